@@ -1,0 +1,1 @@
+"""Hugging Face and PEFT to GGUF: the command `icarus-convert`."""

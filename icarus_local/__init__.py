@@ -1,0 +1,3 @@
+"""icarus-local: several specialist agents over one shared KV cache, on one machine."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,83 @@
+"""Makes agents ready to speak: adapters read, checked against base, tokenizer and template, and resident."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from icarus_local.chat.agents import Agent
+from icarus_local.engine.adapter_file import Adapter, read_adapter
+from icarus_local.engine.engine import Engine
+from icarus_local.errors import AdapterError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyAgent:
+    """An agent and its resident adapter; `adapter_id` None speaks as the base. `notices` are for the person."""
+
+    agent: Agent
+    adapter_id: int | None
+    notices: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.agent.name
+
+
+def make_ready(
+    agents: Iterable[Agent],
+    engine: Engine,
+    tokenizer_sha256: str,
+    template_sha256: str,
+    instruction_only: bool = False,
+) -> list[ReadyAgent]:
+    """Loads the agents' adapters.
+
+    Args:
+        agents: in the order in which they speak.
+        engine: where the adapters become resident.
+        tokenizer_sha256: of the base's vocabulary.
+        template_sha256: of the chat template in use.
+        instruction_only: an agent whose adapter does not fit speaks as the base with its instruction, marked so.
+
+    Raises:
+        AdapterError: an adapter is missing, damaged, or not for this base, with what would serve.
+        RequestError: two agents of one name, or none.
+    """
+    ready: list[ReadyAgent] = []
+    for agent in agents:
+        if any(other.name == agent.name for other in ready):
+            raise RequestError(f"the agent {agent.name} is named twice")
+        try:
+            ready.append(_load(agent, engine, tokenizer_sha256, template_sha256))
+        except AdapterError as error:
+            if not instruction_only:
+                raise AdapterError(
+                    f"agent {agent.name}: {error.what}",
+                    f"{error.hint + '. ' if error.hint else ''}Or give --instruction-only to let it speak as the base",
+                ) from error
+            ready.append(ReadyAgent(agent, None, (f"{agent.name} speaks as the base, by its instruction only: {error.what}",)))
+    if not ready:
+        raise RequestError("no agent was named", "Give --agents NAME,NAME")
+    return ready
+
+
+def _load(agent: Agent, engine: Engine, tokenizer_sha256: str, template_sha256: str) -> ReadyAgent:
+    if agent.adapter is None:
+        return ReadyAgent(agent, None)
+    adapter = read_adapter(agent.adapter)
+    _check_tokenizer(adapter, tokenizer_sha256)
+    notices = []
+    if adapter.assumed:
+        notices.append(f"{agent.name}: whoever converted {adapter.path.name} assumed that it was trained on the frozen cache")
+    if adapter.template_sha256 and adapter.template_sha256 != template_sha256:
+        notices.append(f"{agent.name} was trained with another chat template; its answers may suffer")
+    return ReadyAgent(agent, engine.add_adapter(adapter), tuple(notices))
+
+
+def _check_tokenizer(adapter: Adapter, tokenizer_sha256: str) -> None:
+    if adapter.tokenizer_sha256 and adapter.tokenizer_sha256 != tokenizer_sha256:
+        raise AdapterError(
+            f"{adapter.path} was trained with another vocabulary than this base has", "Use the base that it was trained on"
+        )

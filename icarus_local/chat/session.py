@@ -1,0 +1,160 @@
+"""One conversation among several agents over one KV cache: the loop from question to answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
+from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, FinishReason, TextDelta
+from icarus_local.chat.roster import ReadyAgent
+from icarus_local.engine.engine import Engine, Logits
+from icarus_local.errors import CancelledError, RequestError
+from icarus_local.text.detokenizer import Detokenizer
+from icarus_local.text.sampler import Sampler
+from icarus_local.text.template import ChatTemplate
+from icarus_local.text.tokenizer import Tokenizer
+
+
+class Session:
+    """A conversation, its agents and its sequence in the cache. To be used from the engine's thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        agents: Sequence[ReadyAgent],
+        system: str = DEFAULT_SYSTEM,
+    ) -> None:
+        self.engine, self.agents = engine, tuple(agents)
+        self._tokenizer = tokenizer
+        self.conversation = Conversation(template, system)
+        self.sequence = engine.cells.create()
+
+    def agent(self, name: str) -> ReadyAgent:
+        """An agent by name.
+
+        Raises:
+            RequestError: nobody here has that name.
+        """
+        for ready in self.agents:
+            if ready.name == name:
+                return ready
+        names = ", ".join(f"@{ready.name}" for ready in self.agents)
+        raise RequestError(f"there is no agent @{name} here", f"Here are {names}")
+
+    def ask(self, text: str, names: Sequence[str] = ()) -> Iterator[Event]:
+        """Asks agents in turn, each reading the answers before; all of them where no names are given.
+
+        Cancelled before anybody answered, the question is taken back; later, what was answered stays. The cache and
+        the history agree afterwards.
+
+        Raises:
+            RequestError: an unknown name. ContextFullError: the conversation does not fit; the question is taken back.
+        """
+        speakers = [self.agent(name) for name in names] or list(self.agents)
+        before = self.conversation.turns
+        self.conversation.ask(text)
+        answered = False
+        try:
+            for speaker in speakers:
+                finish: FinishReason = "stop"
+                for event in self._answer(speaker):
+                    if isinstance(event, AnswerDone):
+                        finish = event.finish_reason
+                        answered = answered or event.generated > 0
+                    yield event
+                if finish == "cancelled":
+                    break
+        finally:
+            # Also when the caller stops listening, or a fault ends the turn.
+            if not answered:
+                self.conversation.turns = before
+
+    def _answer(self, speaker: ReadyAgent) -> Iterator[Event]:
+        before = self.conversation.turns
+        self.conversation.hand_over(speaker.agent)
+        tokens: list[int] = []
+        try:
+            yield from self._generate(speaker, self.conversation.prompt(), tokens)
+        finally:
+            if tokens:
+                self.conversation.answer(speaker.name, tokens)
+            else:
+                self.conversation.turns = before
+
+    def _generate(self, speaker: ReadyAgent, prompt: list[int], tokens: list[int]) -> Iterator[Event]:
+        agent, start = speaker.agent, time.perf_counter()
+        yield AnswerStarted(agent.name)
+        reused = self._reuse(prompt)
+        detokenizer = Detokenizer(self._tokenizer.piece, agent.stop)
+        sampler = Sampler(agent.sampling, self.engine.base.hp.n_vocab, prompt)
+        text: list[str] = []
+        finish: FinishReason = "length"
+        first = start
+        try:
+            self.engine.forward(encode=[(self.sequence, prompt[reused:])])
+            # The first token comes from the agent's own row, whatever logits the last speaker left.
+            logits = self.engine.forward(decode=[(self.sequence, speaker.adapter_id)]).decoder[0]
+            while True:
+                token = sampler.sample(logits)
+                if not tokens:
+                    first = time.perf_counter()
+                if self._tokenizer.is_end_of_generation(token):
+                    finish = "stop"
+                    break
+                tokens.append(token)
+                if delta := detokenizer.add(token):
+                    text.append(delta)
+                    yield TextDelta(agent.name, delta)
+                if detokenizer.stopped is not None:
+                    finish = "stop"
+                    break
+                if len(tokens) >= agent.max_tokens or not self.engine.cells.n_free:
+                    break
+                logits = self._next(speaker, token)
+        except CancelledError:
+            finish = "cancelled"
+        finally:
+            sampler.close()
+        if delta := detokenizer.finish():
+            text.append(delta)
+            yield TextDelta(agent.name, delta)
+        seconds = time.perf_counter() - first
+        kv_bytes = self.engine.cells.length(self.sequence) * self.engine.kv_bytes_per_token
+        yield AnswerDone(
+            agent=agent.name,
+            text="".join(text),
+            finish_reason=finish,
+            reused=reused,
+            encoded=len(prompt) - reused,
+            generated=len(tokens),
+            ttft_s=first - start,
+            tok_s=(len(tokens) - 1) / seconds if len(tokens) > 1 else 0.0,
+            kv_bytes=kv_bytes,
+            kv_bytes_separate=kv_bytes * len(self.agents),
+        )
+
+    def _next(self, speaker: ReadyAgent, token: int) -> Logits:
+        """Logits after one more token: a dual step, or the encoder's own row where the base speaks."""
+        step = [(self.sequence, [token])]
+        if speaker.adapter_id is None:
+            return self.engine.forward(encode=step, encoder_logits=True).encoder[0]
+        return self.engine.forward(encode=step, decode=[(self.sequence, speaker.adapter_id)]).decoder[0]
+
+    def _reuse(self, prompt: list[int]) -> int:
+        """Cuts the cache to what it has in common with `prompt`, and gives that length."""
+        cached = self.engine.cells.tokens(self.sequence)
+        common = 0
+        for old, new in zip(cached.tolist(), prompt, strict=False):
+            if old != new:
+                break
+            common += 1
+        self.engine.cells.truncate(self.sequence, common)
+        return common
+
+    def close(self) -> None:
+        """Gives the sequence's cells back."""
+        self.engine.cells.drop(self.sequence)
+

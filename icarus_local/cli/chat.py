@@ -1,0 +1,197 @@
+"""`icarus-local chat` without a screen: lines in, streamed answers out, one line of figures after each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from icarus_local.chat.agents import BASE_NAME, Agent, base_agent
+from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
+from icarus_local.chat.roster import make_ready
+from icarus_local.chat.session import Session
+from icarus_local.chat.worker import Worker
+from icarus_local.cli.bases import find_base
+from icarus_local.engine.engine import Engine
+from icarus_local.errors import IcarusError, RequestError
+from icarus_local.text.template import FALLBACK_NAME, FALLBACK_SOURCE, ChatTemplate
+from icarus_local.text.tokenizer import Tokenizer
+
+_ADDRESSED = re.compile(r"\s*@(?P<name>[\w-]+)[,:]?\s+(?P<text>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """The command line of `icarus-local chat`."""
+
+    agents: str
+    base: str | None
+    n_ctx: int | None
+    kv_type: str
+    threads: int | None
+    max_tokens: int | None
+    chat_template: Path | None
+    instruction_only: bool
+    plain: bool
+    as_json: bool
+
+
+def choose_agents(names: str, max_tokens: int | None) -> list[Agent]:
+    """The agents of a comma-separated list, from the catalog.
+
+    Raises:
+        RequestError: an unknown name, with the known ones.
+    """
+    known = {BASE_NAME: base_agent(), **{agent.name: agent for agent in _catalog()}}
+    chosen = []
+    for name in (part.strip() for part in names.split(",")):
+        if name not in known:
+            raise RequestError(f"there is no agent {name!r}", f"Known are {', '.join(known)}")
+        changes = {} if max_tokens is None else {"max_tokens": max_tokens}
+        chosen.append(known[name].model_copy(update=changes))
+    return chosen
+
+
+def _catalog() -> list[Agent]:
+    try:
+        from icarus_models.catalog import agents
+    except ImportError:
+        return []
+    return agents()
+
+
+def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate, str | None]:
+    """The chat template to use, and a notice where neither the user nor the base gives one."""
+    if file is not None:
+        try:
+            return ChatTemplate(file.read_text("utf-8"), tokenizer, str(file)), None
+        except (OSError, UnicodeDecodeError) as error:
+            raise IcarusError(f"the chat template {file} cannot be read: {error}") from error
+    if tokenizer.template_source is not None:
+        return ChatTemplate(tokenizer.template_source, tokenizer), None
+    notice = f"this base has no chat template; {FALLBACK_NAME} is used (give --chat-template FILE for another)"
+    return ChatTemplate(FALLBACK_SOURCE, tokenizer, FALLBACK_NAME), notice
+
+
+def open_session(options: ChatOptions, stack: ExitStack) -> tuple[Session, list[str]]:
+    """Loads base, template and agents; `stack` closes them. Also gives what the person should be told."""
+    agents = choose_agents(options.agents, options.max_tokens)
+    path = find_base(options.base)
+    engine = stack.enter_context(Engine(path, options.n_ctx, options.kv_type, n_threads=options.threads))
+    tokenizer = Tokenizer(path)
+    stack.callback(tokenizer.close)
+    template, notice = load_template(options.chat_template, tokenizer)
+    ready = make_ready(agents, engine, tokenizer.sha256, template.sha256, options.instruction_only)
+    notices = [notice] if notice else []
+    for agent in ready:
+        notices += agent.notices
+    return Session(engine, tokenizer, template, ready), notices
+
+
+def run_chat(options: ChatOptions) -> None:
+    """Runs the chat until the input ends."""
+    notices: list[str] = []
+    with ExitStack() as stack:
+
+        def make_session() -> Session:
+            session, found = open_session(options, stack)
+            notices.extend(found)
+            return session
+
+        worker = stack.enter_context(Worker(make_session))
+        for notice in notices:
+            click.echo(f"icarus-local: {notice}", err=True)
+        interactive = sys.stdin.isatty() and not options.as_json
+        for line in _lines(interactive):
+            _answer(worker, line, options.as_json)
+
+
+def _lines(interactive: bool) -> Iterator[str]:
+    while True:
+        try:
+            line = _read_line(interactive)
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            # At the prompt there is nothing to stop but the program.
+            click.echo(err=True)
+            return
+        if line.strip():
+            yield line.rstrip("\r\n")
+
+
+def _read_line(interactive: bool) -> str:
+    if interactive:
+        return input("> ")
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
+
+
+def _answer(worker: Worker, line: str, as_json: bool) -> None:
+    match = _ADDRESSED.fullmatch(line)
+    try:
+        request = worker.ask(match["text"], [match["name"]]) if match else worker.ask(line)
+    except RequestError as error:
+        click.echo(f"icarus-local: {error}", err=True)
+        return
+    events = iter(request)
+    while True:
+        # An interrupt can come while an event is awaited or shown: either way the answer stops and the events go on.
+        try:
+            event = next(events, None)
+            if event is None:
+                return
+            _show(event, as_json)
+        except KeyboardInterrupt:
+            request.cancel()
+            events = iter(request)
+        except IcarusError as error:
+            click.echo(f"icarus-local: {error}", err=True)
+            return
+
+
+def _show(event: AnswerStarted | TextDelta | AnswerDone, as_json: bool) -> None:
+    if as_json:
+        if isinstance(event, AnswerDone):
+            click.echo(json.dumps(dataclasses.asdict(event), ensure_ascii=False))
+        return
+    if isinstance(event, AnswerStarted):
+        click.echo(f"{event.agent}:")
+    elif isinstance(event, TextDelta):
+        click.echo(printable(event.text), nl=False)
+    else:
+        click.echo("\n")
+        click.echo(figures(event), err=True)
+
+
+def figures(done: AnswerDone) -> str:
+    """One line about an answer: what it reused, what it cost."""
+    stopped = {"stop": "", "length": ", cut at its length", "cancelled": ", stopped"}[done.finish_reason]
+    return (
+        f"[{done.agent}: {done.reused} tokens reused, {done.encoded} encoded, {done.generated} generated{stopped}; "
+        f"first token {done.ttft_s * 1000:.0f} ms, {done.tok_s:.1f} tok/s; "
+        f"KV {_mib(done.kv_bytes)} in one cache, {_mib(done.kv_bytes_separate)} in separate ones]"
+    )
+
+
+def _mib(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB"
+
+
+def printable(text: str) -> str:
+    """`text` without the control characters that could move a terminal's cursor or change its state."""
+    return "".join(c if c in "\n\t" or not _is_control(c) else "�" for c in text)
+
+
+def _is_control(character: str) -> bool:
+    code = ord(character)
+    return code < 0x20 or 0x7F <= code < 0xA0

@@ -1,0 +1,400 @@
+"""The engine: takes token ids, sequences and adapter ids, and gives logits. It knows no text, no chat, no agents."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icarus_local.engine.adapter_file import Adapter
+from icarus_local.engine.bank import AdapterBank
+from icarus_local.engine.base import BaseWeights, host_memory
+from icarus_local.engine.cache import HIDDEN, VISIBLE, CellTable
+from icarus_local.engine.graph import Graph, GraphSpec
+from icarus_local.engine.tensors import TensorGroup
+from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
+from icarus_local.ggml.library import (
+    DEVICE_TYPE_CPU,
+    STATUS_ABORTED,
+    STATUS_SUCCESS,
+    TYPE_F16,
+    TYPE_F32,
+    load,
+    strlen_address,
+)
+
+logger = logging.getLogger(__name__)
+
+KV_TYPES = {"f16": TYPE_F16, "f32": TYPE_F32}
+_N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal steps need equal padding
+_MAX_GRAPHS = 24
+_DEFAULT_N_CTX = 4096
+
+Encode = Sequence[tuple[int, Sequence[int]]]
+Decode = Sequence[tuple[int, int | None]]
+Logits = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Logits of one call to `forward`.
+
+    Attributes:
+        decoder: [len(decode), n_vocab] float32, what each decoder row predicts.
+        encoder: [encoded tokens, n_vocab] float32 where asked for, else [0, n_vocab].
+    """
+
+    decoder: Logits
+    encoder: Logits
+
+
+def default_threads() -> int:
+    """Threads for the CPU: all of up to four processors, half of more (hyperthreads share an arithmetic unit)."""
+    try:
+        n = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS and Windows
+        n = os.cpu_count() or 1
+    return n if n <= 4 else n // 2
+
+
+class Engine:
+    """One base, one KV cache, any number of sequences and adapters. To be used from one thread; `cancel` from any.
+
+    Attributes:
+        base: the frozen weights. n_ctx: cells of the cache. kv_type: "f16" or "f32".
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        n_ctx: int | None = None,
+        kv_type: str = "f16",
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+    ) -> None:
+        """Loads a base.
+
+        Args:
+            base: GGUF file.
+            n_ctx: tokens the cache holds, rounded up to 256; default the model's, at most 4096.
+            kv_type: type of K and V.
+            n_ubatch: most rows of one step.
+            n_threads: CPU threads.
+
+        Raises:
+            ModelFileError: the file cannot be computed exactly. RequestError: an argument is out of range.
+            IcarusError: memory does not suffice.
+        """
+        if kv_type not in KV_TYPES:
+            raise RequestError(f"KV type {kv_type!r} is not one of {', '.join(KV_TYPES)}")
+        if not 1 <= n_ubatch <= 4096:
+            raise RequestError(f"n_ubatch is {n_ubatch}, outside 1 to 4096")
+        self.kv_type, self._n_ubatch = kv_type, n_ubatch
+        self._ggml = ggml = load()
+        self._graphs: OrderedDict[GraphSpec, Graph] = OrderedDict()
+        self._flag = ctypes.create_string_buffer(2)
+        with ExitStack() as stack:
+            device = ggml.ggml_backend_dev_by_type(DEVICE_TYPE_CPU)
+            if not device:
+                raise IcarusError("ggml has no CPU device", "Reinstall llama-cpp-python")
+            self._backend = ggml.ggml_backend_dev_init(device, None)
+            stack.callback(ggml.ggml_backend_free, self._backend)
+            self.n_threads = n_threads or default_threads()
+            ggml.ggml_backend_cpu_set_n_threads(self._backend, self.n_threads)
+            # strlen of the flag is 0 or 1: asked before every node, it must not enter Python.
+            ggml.ggml_backend_cpu_set_abort_callback(self._backend, strlen_address(), ctypes.addressof(self._flag))
+            buffer_type = ggml.ggml_backend_dev_buffer_type(device)
+            self.base = BaseWeights(base, device)
+            stack.callback(self.base.close)
+            self.n_ctx = self._checked_n_ctx(n_ctx)
+            self._check_memory()
+            self.cells = CellTable(self.n_ctx)
+            self._kv = self._allocate_kv(buffer_type)
+            stack.callback(self._kv.close)
+            self._bank = AdapterBank(self.base.family_id, self.base.lora_shapes(), buffer_type)
+            stack.callback(self._bank.close)
+            self._allocator = ggml.ggml_gallocr_new(buffer_type)
+            stack.callback(ggml.ggml_gallocr_free, self._allocator)
+            stack.callback(self._drop_graphs)
+            self._reserve()
+            self._stack = stack.pop_all()
+
+    def _checked_n_ctx(self, n_ctx: int | None) -> int:
+        limit = self.base.hp.n_ctx_train
+        if n_ctx is None:
+            n_ctx = min(limit, _DEFAULT_N_CTX)
+        if not 1 <= n_ctx <= limit:
+            raise RequestError(f"n_ctx is {n_ctx}; {self.base.path} was trained for 1 to {limit}", "Give another --n-ctx")
+        return -(-n_ctx // _N_KV_STEP) * _N_KV_STEP
+
+    def _check_memory(self) -> None:
+        needed, available = self.n_ctx * self.kv_bytes_per_token, host_memory()
+        if needed > available:
+            raise IcarusError(
+                f"a KV cache of {self.n_ctx} tokens takes {needed / 2**20:.0f} MiB and {available / 2**20:.0f} MiB are free",
+                "Give a smaller --n-ctx",
+            )
+
+    def _allocate_kv(self, buffer_type: int) -> TensorGroup:
+        kind, width = KV_TYPES[self.kv_type], self.base.hp.n_embd_kv
+        names = [f"{part}.{layer}" for layer in range(self.base.hp.n_layer) for part in "kv"]
+        return TensorGroup({name: (kind, (width, self.n_ctx)) for name in names}, buffer_type)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V that one token takes over all layers."""
+        hp = self.base.hp
+        return 2 * hp.n_layer * int(self._ggml.ggml_row_size(KV_TYPES[self.kv_type], hp.n_embd_kv))
+
+    # -- adapters ------------------------------------------------------------------------------------------------------
+
+    def add_adapter(self, adapter: Adapter) -> int:
+        """Makes an adapter resident and returns its id.
+
+        Raises:
+            AdapterError: it is for another base, or one of its tensors has no place.
+        """
+        generation = self._bank.generation
+        adapter_id = self._bank.add(adapter)
+        if self._bank.generation != generation:
+            self._drop_graphs()
+        return adapter_id
+
+    def remove_adapter(self, adapter_id: int) -> None:
+        """Removes a resident adapter."""
+        self._bank.remove(adapter_id)
+
+    @property
+    def adapter_bytes(self) -> int:
+        """Bytes that resident adapters take."""
+        return self._bank.n_bytes
+
+    # -- the step ------------------------------------------------------------------------------------------------------
+
+    def forward(self, encode: Encode = (), decode: Decode = (), encoder_logits: bool = False) -> StepResult:
+        """Appends tokens to sequences, then predicts.
+
+        One token in each of several sequences, with as many decoder rows, goes through the graph together (a dual
+        step). Anything longer is encoded first, in steps of `n_ubatch` rows without decoder rows, and decoded in a step
+        of its own: first logits come from the same shape however the context came to be there.
+
+        Args:
+            encode: (sequence, token ids) to append, in order.
+            decode: (sequence, adapter id or None for the base): one decoder row each, at the sequence's last token
+                after `encode`.
+            encoder_logits: also give the base's logits at every encoded token.
+
+        Raises:
+            RequestError: a sequence, token or adapter that does not exist. ContextFullError: no room. Nothing has
+                changed in either case.
+            CancelledError: `cancel` was called; steps that were whole stay, the step in progress left no trace.
+        """
+        encode = [(sequence, tokens) for sequence, tokens in encode if len(tokens)]
+        self._check(encode, decode)
+        dual = bool(encode and decode) and all(len(tokens) == 1 for _, tokens in encode)
+        if dual and len(encode) + len(decode) <= self._n_ubatch:
+            logits = self._step(encode, decode, encoder_logits)
+            n = len(encode) if encoder_logits else 0
+            return StepResult(decoder=logits[n:], encoder=logits[:n])
+        chunks = [self._step(chunk, (), encoder_logits) for chunk in self._chunks(encode)]
+        empty = np.empty((0, self.base.hp.n_vocab), np.float32)
+        decoder = self._step((), decode, False) if decode else empty
+        return StepResult(decoder=decoder, encoder=np.concatenate([empty, *chunks]) if encoder_logits else empty)
+
+    def _check(self, encode: Encode, decode: Decode) -> None:
+        n_vocab = self.base.hp.n_vocab
+        growing: dict[int, int] = {}
+        for sequence, tokens in encode:
+            ids = np.asarray(tokens)
+            if ids.ndim != 1 or ids.dtype.kind not in "iu":
+                raise RequestError("token ids must be a list of whole numbers")
+            if ids.min() < 0 or ids.max() >= n_vocab:
+                bad = ids[(ids < 0) | (ids >= n_vocab)][0]
+                raise RequestError(f"token id {bad} is outside the vocabulary of {n_vocab} tokens")
+            if sequence in growing:
+                raise RequestError(f"sequence {sequence} is named twice in one call")
+            growing[sequence] = self.cells.length(sequence) + len(ids)
+            if growing[sequence] > self.n_ctx:
+                raise ContextFullError(
+                    f"the context holds {self.n_ctx} tokens and {growing[sequence]} are needed",
+                    "Shorten the question, start a new conversation, or give a larger --n-ctx",
+                )
+        self.cells.check_free(sum(len(tokens) for _, tokens in encode))
+        if len(decode) > self._n_ubatch:
+            raise RequestError(f"{len(decode)} decoder rows in one step; {self._n_ubatch} are possible")
+        for sequence, adapter_id in decode:
+            if not growing.get(sequence) and self.cells.length(sequence) == 0:
+                raise RequestError(f"sequence {sequence} is empty: there is no token to decode at")
+            if adapter_id is not None:
+                self._bank.check(adapter_id)
+
+    def _chunks(self, encode: Encode) -> list[list[tuple[int, Sequence[int]]]]:
+        """Splits what is to be encoded into steps of at most n_ubatch rows, in order."""
+        chunks: list[list[tuple[int, Sequence[int]]]] = []
+        room = 0
+        for sequence, tokens in encode:
+            start = 0
+            while start < len(tokens):
+                if not room:
+                    chunks.append([])
+                    room = self._n_ubatch
+                part = tokens[start : start + room]
+                chunks[-1].append((sequence, part))
+                start, room = start + len(part), room - len(part)
+        return chunks
+
+    def _step(self, encode: Encode, decode: Decode, encoder_logits: bool) -> Logits:
+        """One pass through one graph; all or nothing."""
+        cells = self.cells.reserve(sum(len(tokens) for _, tokens in encode))
+        try:
+            logits = self._compute(encode, decode, encoder_logits, cells)
+        except BaseException:
+            self.cells.give_back(cells)
+            raise
+        start = 0
+        for sequence, tokens in encode:
+            self.cells.commit(sequence, tokens, cells[start : start + len(tokens)])
+            start += len(tokens)
+        return logits
+
+    def _compute(self, encode: Encode, decode: Decode, encoder_logits: bool, cells: npt.NDArray[np.int64]) -> Logits:
+        end = max(self.cells.end, int(cells.max()) + 1 if len(cells) else 0)
+        n_kv = min(self.n_ctx, max(_N_KV_STEP, -(-end // _N_KV_STEP) * _N_KV_STEP))
+        adapter_ids = [adapter_id for _, adapter_id in decode]
+        spec = GraphSpec(len(cells), len(decode), n_kv, self._bank.ranks_of(adapter_ids), encoder_logits)
+        tokens, positions, mask = self._rows(encode, decode, cells, n_kv)
+        graph = self._graph(spec)
+        self._set(graph.tokens, tokens)
+        self._set(graph.positions, positions)
+        self._set(graph.mask, mask)
+        if graph.cells is not None:
+            self._set(graph.cells, cells)
+        for rank, tensor in graph.slots.items():
+            self._set(tensor, self._bank.slots_of(adapter_ids, rank))
+        status = self._ggml.ggml_backend_graph_compute(self._backend, graph.graph)
+        if status == STATUS_ABORTED:
+            self._flag[0] = b"\0"
+            raise CancelledError("the step was cancelled")
+        if status != STATUS_SUCCESS:
+            raise IcarusError(f"the device failed to compute a step (ggml status {status})")
+        logits = np.empty((spec.n_output, self.base.hp.n_vocab), np.float32)
+        if graph.logits is not None:
+            self._ggml.ggml_backend_tensor_get(graph.logits, logits.ctypes.data, 0, logits.nbytes)
+        return logits
+
+    def _rows(
+        self, encode: Encode, decode: Decode, cells: npt.NDArray[np.int64], n_kv: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float16]]:
+        """Tokens [rows], positions [rows] and mask [rows, n_kv] of a step whose new K and V go to `cells`."""
+        n_rows = len(cells) + len(decode)
+        tokens, positions = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)
+        mask = np.empty((n_rows, n_kv), np.float16)
+        start = 0
+        fresh: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
+        for sequence, ids in encode:
+            n, length = len(ids), self.cells.length(sequence)
+            rows, own = slice(start, start + n), cells[start : start + n]
+            tokens[rows] = ids
+            positions[rows] = np.arange(length, length + n)
+            mask[rows] = self.cells.mask(sequence)[:n_kv]
+            mask[np.arange(start, start + n)[:, None], own] = np.where(np.tri(n, dtype=bool), VISIBLE, HIDDEN)
+            fresh[sequence] = (int(ids[-1]), own)
+            start += n
+        for row, (sequence, _) in enumerate(decode, start):
+            length = self.cells.length(sequence)
+            mask[row] = self.cells.mask(sequence)[:n_kv]
+            if sequence in fresh:
+                tokens[row], own = fresh[sequence]
+                positions[row] = length + len(own) - 1
+                mask[row, own] = VISIBLE
+            else:
+                tokens[row] = self.cells.tokens(sequence)[-1]
+                positions[row] = length - 1
+        return tokens, positions, mask
+
+    def _set(self, tensor: int, data: npt.NDArray[Any]) -> None:
+        self._ggml.ggml_backend_tensor_set(tensor, data.ctypes.data, 0, data.nbytes)
+
+    # -- graphs --------------------------------------------------------------------------------------------------------
+
+    def _graph(self, spec: GraphSpec) -> Graph:
+        graph = self._graphs.get(spec)
+        if graph is not None:
+            self._graphs.move_to_end(spec)
+            return graph
+        graph = Graph(spec, self.base, self._kv, self._bank)
+        before = self._ggml.ggml_gallocr_get_buffer_size(self._allocator, 0)
+        if not self._ggml.ggml_gallocr_alloc_graph(self._allocator, graph.graph):
+            graph.close()
+            raise IcarusError("there is not enough memory for a step", "Give a smaller --n-ctx")
+        if self._ggml.ggml_gallocr_get_buffer_size(self._allocator, 0) != before:
+            # All graphs share the allocator's one buffer: when it moves, the others point at freed memory.
+            self._drop_graphs()
+        while len(self._graphs) >= _MAX_GRAPHS:
+            self._graphs.popitem(last=False)[1].close()
+        self._graphs[spec] = graph
+        return graph
+
+    def _reserve(self) -> None:
+        """Sizes the shared compute buffer for the largest steps, so that it does not move later."""
+        for spec in (
+            GraphSpec(self._n_ubatch, 0, self.n_ctx),
+            GraphSpec(16, 16, self.n_ctx),
+        ):
+            graph = Graph(spec, self.base, self._kv, self._bank)
+            try:
+                if not self._ggml.ggml_gallocr_reserve(self._allocator, graph.graph):
+                    raise IcarusError("there is not enough memory for a step", "Give a smaller --n-ctx")
+            finally:
+                graph.close()
+
+    def _drop_graphs(self) -> None:
+        for graph in self._graphs.values():
+            graph.close()
+        self._graphs.clear()
+
+    @property
+    def n_graphs(self) -> int:
+        """Graphs that are built and kept."""
+        return len(self._graphs)
+
+    # -- stopping, looking, closing ------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Stops the step in progress, or the next one. May be called from any thread."""
+        self._flag[0] = b"\1"
+
+    def clear_cancel(self) -> None:
+        """Forgets a `cancel` that no step has seen."""
+        self._flag[0] = b"\0"
+
+    def kv_bytes(self, sequence: int) -> bytes:
+        """K and V of a sequence's cells, in order of layer (K, then V) and position; for comparing and saving."""
+        cells = self.cells.cells(sequence)
+        row = self.kv_bytes_per_token // (2 * self.base.hp.n_layer)
+        parts = []
+        for layer in range(self.base.hp.n_layer):
+            for part in "kv":
+                rows = self._kv.read(f"{part}.{layer}").reshape(self.n_ctx, row)
+                parts.append(rows[cells].tobytes())
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Frees everything; may be called twice."""
+        self._stack.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

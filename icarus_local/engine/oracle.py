@@ -1,0 +1,93 @@
+"""llama.cpp's own forward pass over a base, for proving that encoder rows are the same bits."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from icarus_local.errors import IcarusError, ModelFileError
+from icarus_local.ggml.gguf import check_header
+from icarus_local.ggml.library import TYPE_F16, load_llama
+
+_FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
+_N_UBATCH = 512
+
+
+class Oracle:
+    """One libllama context set up as the engine is: flash attention, f16 KV in one stream, weights not repacked."""
+
+    def __init__(self, path: Path, n_ctx: int, n_threads: int, n_seq_max: int = 4) -> None:
+        """Loads the base into libllama.
+
+        Raises:
+            ModelFileError: libllama refuses it.
+        """
+        check_header(path)
+        self._llama: Any = load_llama()
+        params = self._llama.llama_model_default_params()
+        params.n_gpu_layers, params.use_extra_bufts = 0, False
+        self._model = self._llama.llama_model_load_from_file(os.fsencode(path), params)
+        if not self._model:
+            raise ModelFileError(f"{path}: libllama cannot load it", "--debug shows why")
+        context = self._llama.llama_context_default_params()
+        context.n_ctx, context.n_batch, context.n_ubatch = n_ctx, _N_UBATCH, _N_UBATCH
+        context.n_seq_max, context.kv_unified = n_seq_max, True
+        context.n_threads = context.n_threads_batch = n_threads
+        context.flash_attn_type = _FLASH_ATTENTION_ON
+        context.type_k = context.type_v = TYPE_F16
+        self._context = self._llama.llama_init_from_model(self._model, context)
+        if not self._context:
+            self._llama.llama_model_free(self._model)
+            raise ModelFileError(f"{path}: libllama cannot make a context of {n_ctx} tokens", "--debug shows why")
+        self.n_vocab = int(self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(self._model)))
+
+    def decode(self, rows: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.float32]:
+        """Logits [rows, n_vocab] float32 of one batch of (token, position, sequence); at most 512 rows."""
+        llama, n = self._llama, len(rows)
+        batch = llama.llama_batch_init(n, 0, 1)
+        try:
+            batch.n_tokens = n
+            for i, (token, position, sequence) in enumerate(rows):
+                batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
+                batch.seq_id[i][0], batch.logits[i] = sequence, 1
+            status = llama.llama_decode(self._context, batch)
+            if status != 0:
+                raise IcarusError(f"llama_decode failed with status {status}")
+            logits = np.empty((n, self.n_vocab), np.float32)
+            for i in range(n):
+                ctypes.memmove(logits[i].ctypes.data, llama.llama_get_logits_ith(self._context, i), logits[i].nbytes)
+            return logits
+        finally:
+            llama.llama_batch_free(batch)
+
+    def prefill(self, tokens: Sequence[int], start: int = 0, sequence: int = 0) -> npt.NDArray[np.float32]:
+        """Logits [tokens, n_vocab] of `tokens` from position `start` on, in batches of 512."""
+        parts = []
+        for i in range(0, len(tokens), _N_UBATCH):
+            chunk = tokens[i : i + _N_UBATCH]
+            parts.append(self.decode([(token, start + i + j, sequence) for j, token in enumerate(chunk)]))
+        return np.concatenate(parts)
+
+    def copy_sequence(self, source: int, target: int) -> None:
+        """Lets sequence `target` see what `source` sees."""
+        self._llama.llama_memory_seq_cp(self._llama.llama_get_memory(self._context), source, target, -1, -1)
+
+    def close(self) -> None:
+        """Frees context and model; may be called twice."""
+        if self._context:
+            self._llama.llama_free(self._context)
+            self._llama.llama_model_free(self._model)
+            self._context = None
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,135 @@
+"""ICaRus's two streams on a Hugging Face causal LM with a PEFT LoRA (arXiv 2603.13281, design section 1).
+
+The logical encoder is the base (`disable_adapter()`, no gradient) and fills a `DynamicCache`. The logical decoder is
+the adapted model, run over an `EncoderView` of that cache: every layer's attention reads the encoder's K and V and
+nothing of its own. Any model whose attention goes through `transformers.Cache.update` works.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicCache
+
+from icarus_local.errors import IcarusError
+
+TARGET_MODULES = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class EncoderView(Cache):  # type: ignore[misc]
+    """A cache that hands every layer the encoder's K and V, `[B, n_kv_heads, T, head_dim]`, and stores nothing."""
+
+    def __init__(self, encoder: Cache) -> None:
+        super().__init__(layers=encoder.layers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Drop the decoder's own K and V; return the encoder's of `layer_idx`, detached."""
+        layer = self.layers[layer_idx]
+        return layer.keys.detach(), layer.values.detach()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """0: the decoder has no past of its own, so no caller shifts its positions."""
+        return 0
+
+
+def add_lora(model: PreTrainedModel, rank: int, alpha: float, seed: int) -> PeftModel:
+    """Wrap `model` with a fresh LoRA on Q, O, gate, up and down: all that ICaRus lets an agent adapt.
+
+    lora_A is drawn from `seed`, lora_B is zero, so the new agent is the base. Raises `IcarusError` where the model
+    names its projections otherwise, so that a LoRA on half of them never passes for a whole one.
+    """
+    names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
+    missing = [name for name in TARGET_MODULES if name not in names]
+    if missing:
+        raise IcarusError(f"the base model has no {', '.join(missing)}: only models with separate projections train")
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=list(TARGET_MODULES),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def two_stream_logits(
+    model: PeftModel, input_ids: Tensor, attention_mask: Tensor, positions: Tensor | None = None
+) -> Tensor:
+    """Logits of the agent's decoder rows, computed as ICaRus defines them.
+
+    `input_ids` [B, T] int64 and `attention_mask` [B, T] (1 at tokens, 0 at padding, padding at the end) go through the
+    encoder; the decoder runs at `positions` [B, S] int64 only (each < T; -1 marks a padded row, whose logits mean
+    nothing), or at all T when None. Returns [B, S, vocab], the dtype of the model; row s predicts the token after
+    `positions[:, s]`. Gradients reach the LoRA only. Raises `IcarusError` for a context longer than the model's
+    sliding window.
+    """
+    base = model.get_base_model()
+    refuse_sliding(base.config, input_ids.shape[1])
+    cache = encode(model, input_ids, attention_mask)
+    if positions is None:
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    rows = positions.clamp(min=0)
+    outputs = base(
+        input_ids=input_ids.gather(1, rows),
+        attention_mask=decoder_mask(rows, attention_mask, base.dtype),
+        position_ids=rows,
+        use_cache=True,
+        **{cache_argument(base): EncoderView(cache)},
+    )
+    logits: Tensor = outputs.logits
+    return logits
+
+
+def encode(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
+    """The encoder's K and V of every layer for `input_ids` [B, T], without gradient and without the adapter."""
+    # Without a config every layer keeps all T cells; a sliding layer would drop those the decoder still reads.
+    cache = DynamicCache()
+    base = model.get_base_model()
+    trunk = base.base_model
+    with torch.no_grad(), model.disable_adapter():
+        trunk(
+            input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **{cache_argument(trunk): cache}
+        )
+    return cache
+
+
+def decoder_mask(rows: Tensor, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Additive mask [B, 1, S, T] for decoder rows at `rows` [B, S]: key <= query position, and key not padding."""
+    keys = torch.arange(attention_mask.shape[1], device=rows.device)
+    visible = (keys[None, None, :] <= rows[:, :, None]) & attention_mask[:, None, :].bool()
+    mask = torch.zeros(visible.shape, dtype=dtype, device=rows.device)
+    return mask.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def ordinary_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """PEFT's ordinary forward, [B, T, vocab]: K and V come from adapted hidden states. What ICaRus is not."""
+    logits: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+    return logits
+
+
+def base_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """The frozen base's logits, [B, T, vocab], without gradient."""
+    with torch.no_grad(), model.disable_adapter():
+        return ordinary_logits(model, input_ids, attention_mask)
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """`cache`, or `past_key_values` as transformers called it before 5.2x."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+def refuse_sliding(config: Any, length: int) -> None:
+    """Raise `IcarusError` where a layer's window is shorter than `length`: the mask here is a full one."""
+    window = getattr(config, "sliding_window", None)
+    sliding = any("sliding" in kind for kind in getattr(config, "layer_types", None) or [])
+    if sliding and window is not None and length > window:
+        raise IcarusError(f"a context of {length} tokens exceeds the model's sliding window of {window}")

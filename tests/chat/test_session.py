@@ -1,0 +1,205 @@
+"""Sessions and the engine's thread on a tiny real engine: counts add up, stopping leaves cache and history agreeing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icarus_local.chat.agents import Agent, base_agent
+from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, TextDelta
+from icarus_local.chat.roster import make_ready
+from icarus_local.chat.session import Session
+from icarus_local.chat.worker import Worker
+from icarus_local.engine.engine import Engine
+from icarus_local.errors import AdapterError, ContextFullError, RequestError
+from icarus_local.text.sampler import Sampling
+from icarus_local.text.template import ChatTemplate
+from icarus_local.text.tokenizer import Tokenizer
+from tests.agents import add_agents, convert
+from tests.tiny import Tiny
+
+
+@pytest.fixture(scope="module")
+def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
+    directory = tmp_path_factory.mktemp("agents")
+    peft = add_agents(tiny.model, {"one": 0.3, "two": 0.3})
+    files = {name: convert(peft, name, tiny.path, directory) for name in ("one", "two")}
+    return [
+        Agent(name="a", adapter=files["one"], instruction="Be a.", max_tokens=12),
+        Agent(name="b", adapter=files["two"], max_tokens=9, sampling=Sampling(temperature=1.0, seed=4)),
+        base_agent().model_copy(update={"max_tokens": 7}),
+    ]
+
+
+def make_session(tiny: Tiny, agents: list[Agent], stack: ExitStack, n_ctx: int = 1024) -> Session:
+    engine = stack.enter_context(Engine(tiny.path, n_ctx=n_ctx, kv_type="f32"))
+    tokenizer = Tokenizer(tiny.path)
+    stack.callback(tokenizer.close)
+    assert tokenizer.template_source is not None
+    template = ChatTemplate(tokenizer.template_source, tokenizer)
+    return Session(engine, tokenizer, template, make_ready(agents, engine, tokenizer.sha256, template.sha256), "sys")
+
+
+@pytest.fixture
+def session(tiny: Tiny, agents: list[Agent]) -> Iterator[Session]:
+    with ExitStack() as stack:
+        yield make_session(tiny, agents, stack)
+
+
+def done(events: list[Event]) -> list[AnswerDone]:
+    return [event for event in events if isinstance(event, AnswerDone)]
+
+
+def agree(session: Session) -> None:
+    """What is cached is the beginning of what the history renders to."""
+    cached = session.engine.cells.tokens(session.sequence).tolist()
+    turns = session.conversation.turns
+    if turns[-1].role == "assistant":
+        # The last token may wait for its step.
+        assert session.conversation.prompt()[: len(cached)] == cached
+
+
+def test_a_conversation_of_three_agents_counts_every_token_once(session: Session) -> None:
+    answers: list[AnswerDone] = []
+    for question, names in [("one", []), ("two", ["b"]), ("three", ["base", "a"]), ("four", [])]:
+        for event in session.ask(question, names):
+            if isinstance(event, AnswerDone):
+                answers.append(event)
+                cached = session.engine.cells.length(session.sequence)
+                # One sampled token may not have been encoded yet, when an answer ended at its length.
+                assert event.reused + event.encoded + event.generated - cached in (0, 1)
+                assert event.kv_bytes == cached * session.engine.kv_bytes_per_token
+                assert event.kv_bytes_separate == 3 * event.kv_bytes
+        agree(session)
+    assert [event.agent for event in answers] == ["a", "b", "base", "b", "base", "a", "a", "b", "base"]
+    for before, after in zip(answers, answers[1:], strict=False):
+        pending = 1 if before.finish_reason == "length" else 0
+        assert after.reused == before.reused + before.encoded + before.generated - pending
+
+
+def test_every_agents_next_logits_are_a_cold_runs(tiny: Tiny, session: Session) -> None:
+    for question in ("one", "two"):
+        list(session.ask(question))
+    tokens = session.engine.cells.tokens(session.sequence).tolist()
+    cold = session.engine.cells.create()
+    session.engine.forward(encode=[(cold, tokens)])
+    for ready in session.agents:
+        warm_logits = session.engine.forward(decode=[(session.sequence, ready.adapter_id)]).decoder
+        cold_logits = session.engine.forward(decode=[(cold, ready.adapter_id)]).decoder
+        assert float(np.abs(warm_logits - cold_logits).max()) < 1e-3
+
+
+def test_a_handover_encodes_only_its_own_tokens(session: Session) -> None:
+    first, second = done(list(session.ask("question", ["a", "base"])))
+    pending = 1 if first.finish_reason == "length" else 0
+    prompt = session.conversation.prompt()
+    tokenizer = session._tokenizer
+    handover = [
+        *[session.conversation.end_of_turn, *tokenizer.encode("\n")],
+        *[tokenizer.controls["<|im_start|>"], *tokenizer.encode("user\nbase, please answer."), session.conversation.end_of_turn],
+        *[*tokenizer.encode("\n"), tokenizer.controls["<|im_start|>"], *tokenizer.encode("assistant\n")],
+    ]
+    assert second.encoded == len(handover) + pending
+    assert len(prompt) >= second.reused + second.encoded
+
+
+def test_text_is_streamed_and_the_same_in_the_end(session: Session) -> None:
+    events = list(session.ask("question", ["a"]))
+    assert isinstance(events[0], AnswerStarted)
+    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    assert text == done(events)[0].text
+
+
+def test_a_stop_string_ends_an_answer(session: Session, tiny: Tiny, agents: list[Agent]) -> None:
+    text = done(list(session.ask("question", ["a"])))[0].text
+    stop = text[3:5]
+    with ExitStack() as stack:
+        other = make_session(tiny, [agents[0].model_copy(update={"stop": (stop,)})], stack)
+        event = done(list(other.ask("question")))[0]
+    assert event.finish_reason == "stop"
+    assert event.text == text[: text.index(stop)]
+
+
+def test_a_stopped_answer_is_kept_and_the_next_goes_on(session: Session) -> None:
+    events = session.ask("question", ["a", "b"])
+    seen: list[Event] = []
+    for event in events:
+        seen.append(event)
+        if sum(isinstance(e, TextDelta) for e in seen) == 3:
+            session.engine.cancel()
+    (answer,) = done(seen)
+    assert answer.finish_reason == "cancelled"
+    assert 0 < answer.generated < 12
+    assert session.conversation.turns[-1].speaker == "a"
+    agree(session)
+    session.engine.clear_cancel()
+    after = done(list(session.ask("again", ["b"])))[0]
+    assert after.reused >= answer.reused + answer.encoded + answer.generated - 1
+    agree(session)
+
+
+def test_stopped_before_the_first_token_the_question_is_taken_back(session: Session) -> None:
+    before = session.conversation.turns
+    session.engine.cancel()
+    (answer,) = done(list(session.ask("question")))
+    assert answer.finish_reason == "cancelled"
+    assert answer.generated == 0
+    assert session.conversation.turns == before
+
+
+def test_a_full_context_is_said_and_the_question_taken_back(tiny: Tiny, agents: list[Agent]) -> None:
+    with ExitStack() as stack:
+        session = make_session(tiny, agents[:1], stack, n_ctx=256)
+        list(session.ask("short"))
+        before = session.conversation.turns
+        with pytest.raises(ContextFullError, match="256"):
+            list(session.ask("long " * 300))
+        assert session.conversation.turns == before
+        assert done(list(session.ask("short again")))[0].generated > 0
+
+
+def test_an_answer_that_reaches_the_end_of_the_context_ends_by_length(tiny: Tiny, agents: list[Agent]) -> None:
+    with ExitStack() as stack:
+        long = agents[0].model_copy(update={"max_tokens": 10_000})
+        session = make_session(tiny, [long], stack, n_ctx=256)
+        (answer,) = done(list(session.ask("question")))
+        if answer.finish_reason == "length":
+            assert answer.reused + answer.encoded + answer.generated in (256, 257)
+
+
+def test_the_worker_answers_in_its_own_thread_and_survives_errors(tiny: Tiny, agents: list[Agent]) -> None:
+    with ExitStack() as stack:
+        worker = stack.enter_context(Worker(lambda: make_session(tiny, agents, stack, n_ctx=256)))
+        with pytest.raises(RequestError, match="no agent @nobody here"):
+            worker.ask("question", ["nobody"])
+        with pytest.raises(RequestError, match="empty"):
+            worker.ask("  ")
+        with pytest.raises(ContextFullError):
+            list(worker.ask("long " * 300))
+        queued = worker.ask("never answered")
+        queued.cancel()
+        assert [event.generated for event in done(list(queued))] in ([], [0])
+        assert len(done(list(worker.ask("question")))) == 3
+
+
+def test_a_load_error_reaches_whoever_started_the_worker(tmp_path: Path) -> None:
+    def fail() -> Session:
+        raise AdapterError("no such adapter")
+
+    with pytest.raises(AdapterError, match="no such adapter"):
+        Worker(fail)
+
+
+def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[Agent], smollm2: Path) -> None:
+    with Engine(smollm2, n_ctx=256) as engine:
+        with pytest.raises(AdapterError, match="agent a: .*--instruction-only"):
+            make_ready(agents[:1], engine, "", "")
+        (ready,) = make_ready(agents[:1], engine, "", "", instruction_only=True)
+        assert ready.adapter_id is None
+        assert "speaks as the base" in ready.notices[0]
+        with pytest.raises(RequestError, match="named twice"):
+            make_ready([base_agent(), base_agent()], engine, "", "")

@@ -1,0 +1,132 @@
+"""One cache for all: the speaker leaves no trace in it, a swap encodes nothing, rows do not disturb each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from icarus_local.engine.adapter_file import Adapter, read_adapter
+from icarus_local.engine.engine import Engine
+from tests.agents import add_agents, convert
+from tests.tiny import Tiny
+
+PROMPT = list(range(10, 60))
+ANSWER = list(range(100, 120))
+
+
+@pytest.fixture(scope="module")
+def adapters(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Adapter]:
+    """A and C of rank 8, B of rank 20: two stacks in the bank."""
+    directory = tmp_path_factory.mktemp("agents")
+    peft = add_agents(tiny.model, {"A": 0.3, "C": 0.3})
+    found = {name: read_adapter(convert(peft, name, tiny.path, directory)) for name in ("A", "C")}
+    found["B"] = read_adapter(convert(add_agents(tiny.model, {"B": 0.3}, rank=20), "B", tiny.path, directory))
+    return found
+
+
+@pytest.fixture
+def engine(tiny: Tiny) -> Iterator[Engine]:
+    with Engine(tiny.path, n_ctx=256) as engine:
+        yield engine
+
+
+def converse(engine: Engine, adapter: int | None) -> int:
+    """A prompt and twenty forced tokens of an answer, in dual steps with `adapter`."""
+    sequence = engine.cells.create()
+    engine.forward(encode=[(sequence, PROMPT)])
+    for token in ANSWER:
+        engine.forward(encode=[(sequence, [token])], decode=[(sequence, adapter)])
+    return sequence
+
+
+def decode(engine: Engine, sequence: int, adapter: int | None) -> npt.NDArray[np.float32]:
+    return engine.forward(decode=[(sequence, adapter)]).decoder[0]
+
+
+def test_kv_bytes_are_the_same_whoever_spoke(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    ids = [None, *(engine.add_adapter(adapters[name]) for name in "AB")]
+    states = []
+    for adapter in ids:
+        sequence = converse(engine, adapter)
+        states.append(engine.kv_bytes(sequence))
+        engine.cells.drop(sequence)
+    assert states[0] == states[1] == states[2]
+    assert len(states[0]) == engine.kv_bytes_per_token * (len(PROMPT) + len(ANSWER))
+    other = engine.cells.create()
+    engine.forward(encode=[(other, [*PROMPT[:-1], 5])])
+    assert engine.kv_bytes(other) != states[0][: len(engine.kv_bytes(other))]
+
+
+def test_a_swap_encodes_nothing_and_gives_the_logits_of_a_run_without_the_other(
+    tiny: Tiny, adapters: dict[str, Adapter]
+) -> None:
+    with Engine(tiny.path, n_ctx=256) as engine:
+        a, b = (engine.add_adapter(adapters[name]) for name in "AB")
+        sequence = converse(engine, a)
+        used = engine.cells.n_used
+        after_swap, of_a = decode(engine, sequence, b), decode(engine, sequence, a)
+        assert engine.cells.n_used == used
+    with Engine(tiny.path, n_ctx=256) as engine:
+        b = engine.add_adapter(adapters["B"])
+        alone = decode(engine, converse(engine, b), b)
+    assert np.array_equal(after_swap, alone)
+    assert not np.array_equal(after_swap, of_a)
+
+
+def test_rows_of_two_adapters_equal_steps_with_one(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    a, b, c = (engine.add_adapter(adapters[name]) for name in "ABC")
+    first = engine.cells.create()
+    engine.forward(encode=[(first, PROMPT)])
+    second = engine.cells.fork(first)
+
+    def rows(left: int | None, right: int | None) -> npt.NDArray[np.float32]:
+        return engine.forward(decode=[(first, left), (second, right)]).decoder
+
+    # Same stack (A, C), different stacks (A, B), and beside a row without any.
+    for left, right in ((a, c), (a, b), (b, None)):
+        mixed = rows(left, right)
+        assert np.array_equal(mixed[0], rows(left, left)[0])
+        assert np.array_equal(mixed[1], rows(right, right)[1])
+        assert not np.array_equal(mixed[0], mixed[1])
+
+
+def test_adapters_come_and_go_without_changing_the_others(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    a = engine.add_adapter(adapters["A"])
+    sequence = converse(engine, a)
+    before = decode(engine, sequence, a)
+    others = [engine.add_adapter(adapters[name]) for name in "CBCCC"]  # the stack of rank 16 grows
+    assert np.array_equal(decode(engine, sequence, a), before)
+    for other in others:
+        engine.remove_adapter(other)
+    again = engine.add_adapter(adapters["A"])
+    assert again not in others
+    assert np.array_equal(decode(engine, sequence, again), before)
+
+
+def resident_kib() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    raise AssertionError("no VmRSS")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
+def test_200_swaps_build_no_graph_and_keep_no_memory(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    ids = [engine.add_adapter(adapters[name]) for name in "AC"]
+    sequence = converse(engine, ids[0])
+
+    def swap(times: int) -> None:
+        for i in range(times):
+            decode(engine, sequence, ids[i % 2])
+            engine.forward(encode=[(sequence, [7])], decode=[(sequence, ids[i % 2])])
+            engine.cells.truncate(sequence, len(PROMPT))
+
+    swap(20)
+    graphs, resident = engine.n_graphs, resident_kib()
+    swap(200)
+    assert engine.n_graphs == graphs
+    assert resident_kib() - resident <= 2048
