@@ -17,11 +17,11 @@ class Agent(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")
-    adapter: Path | None = Field(None, description="GGUF adapter file")
-    instruction: str = Field("", max_length=4096, description="said at the agent's turn, in the shared context")
+    adapter: Path | None = Field(default=None, description="GGUF adapter file")
+    instruction: str = Field(default="", max_length=4096, description="said at the agent's turn, in the shared context")
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
-    max_tokens: int = Field(512, ge=1)
+    max_tokens: int = Field(default=512, ge=1)
 
     @property
     def hand_over(self) -> str:

@@ -57,7 +57,9 @@ def make_ready(
                     f"agent {agent.name}: {error.what}",
                     f"{error.hint + '. ' if error.hint else ''}Or give --instruction-only to let it speak as the base",
                 ) from error
-            ready.append(ReadyAgent(agent, None, (f"{agent.name} speaks as the base, by its instruction only: {error.what}",)))
+            ready.append(
+                ReadyAgent(agent, None, (f"{agent.name} speaks as the base, by its instruction only: {error.what}",))
+            )
     if not ready:
         raise RequestError("no agent was named", "Give --agents NAME,NAME")
     return ready
@@ -70,7 +72,9 @@ def _load(agent: Agent, engine: Engine, tokenizer_sha256: str, template_sha256: 
     _check_tokenizer(adapter, tokenizer_sha256)
     notices = []
     if adapter.assumed:
-        notices.append(f"{agent.name}: whoever converted {adapter.path.name} assumed that it was trained on the frozen cache")
+        notices.append(
+            f"{agent.name}: whoever converted {adapter.path.name} assumed that it was trained on the frozen cache"
+        )
     if adapter.template_sha256 and adapter.template_sha256 != template_sha256:
         notices.append(f"{agent.name} was trained with another chat template; its answers may suffer")
     return ReadyAgent(agent, engine.add_adapter(adapter), tuple(notices))
@@ -79,5 +83,6 @@ def _load(agent: Agent, engine: Engine, tokenizer_sha256: str, template_sha256: 
 def _check_tokenizer(adapter: Adapter, tokenizer_sha256: str) -> None:
     if adapter.tokenizer_sha256 and adapter.tokenizer_sha256 != tokenizer_sha256:
         raise AdapterError(
-            f"{adapter.path} was trained with another vocabulary than this base has", "Use the base that it was trained on"
+            f"{adapter.path} was trained with another vocabulary than this base has",
+            "Use the base that it was trained on",
         )

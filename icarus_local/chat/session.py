@@ -140,8 +140,11 @@ class Session:
         """Logits after one more token: a dual step, or the encoder's own row where the base speaks."""
         step = [(self.sequence, [token])]
         if speaker.adapter_id is None:
-            return self.engine.forward(encode=step, encoder_logits=True).encoder[0]
-        return self.engine.forward(encode=step, decode=[(self.sequence, speaker.adapter_id)]).decoder[0]
+            rows = self.engine.forward(encode=step, encoder_logits=True).encoder
+        else:
+            rows = self.engine.forward(encode=step, decode=[(self.sequence, speaker.adapter_id)]).decoder
+        logits: Logits = rows[0]
+        return logits
 
     def _reuse(self, prompt: list[int]) -> int:
         """Cuts the cache to what it has in common with `prompt`, and gives that length."""
@@ -157,4 +160,3 @@ class Session:
     def close(self) -> None:
         """Gives the sequence's cells back."""
         self.engine.cells.drop(self.sequence)
-

@@ -57,7 +57,7 @@ class Request:
         try:
             for event in session.ask(self.text, self.names):
                 self._results.put(event)
-        except BaseException as error:  # noqa: BLE001 - raised again where the events are read
+        except BaseException as error:  # raised again where the events are read
             self._results.put(error)
         finally:
             with self._lock:
@@ -87,7 +87,7 @@ class Worker:
     def _run(self, make_session: Callable[[], Session]) -> None:
         try:
             session = make_session()
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+        except BaseException as error:  # raised again in the thread that waits
             self._ready.put(error)
             return
         self._ready.put(session)

@@ -31,7 +31,9 @@ def find_base(name: str | None) -> Path:
         return path
     match = _HUB_FILE.fullmatch(name)
     if match is None:
-        raise IcarusError(f"there is no file {name}", "Give the path of a .gguf file, or OWNER/NAME/FILE.gguf on the Hub")
+        raise IcarusError(
+            f"there is no file {name}", "Give the path of a .gguf file, or OWNER/NAME/FILE.gguf on the Hub"
+        )
     return _from_hub(match["repo"], match["file"])
 
 

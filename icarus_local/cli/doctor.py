@@ -65,11 +65,16 @@ def _prove(engine: Engine, path: Path) -> None:
     with Oracle(path, engine.n_ctx, engine.n_threads) as oracle:
         theirs = oracle.prefill(tokens)
     if not np.array_equal(dual.encoder, dual.decoder):
-        raise IcarusError("a decoder row without an adapter differs from the encoder's row", "Please report this machine")
+        raise IcarusError(
+            "a decoder row without an adapter differs from the encoder's row", "Please report this machine"
+        )
     difference = float(np.abs(ours - theirs).max())
     if difference == 0:
-        click.echo(f"proof: logits of {len(tokens)} tokens equal libllama's bit for bit; a bare decoder row equals them")
+        click.echo(
+            f"proof: logits of {len(tokens)} tokens equal libllama's bit for bit; a bare decoder row equals them"
+        )
         return
     raise IcarusError(
-        f"the logits of {len(tokens)} tokens differ from libllama's by up to {difference:.3g}", "Please report this machine"
+        f"the logits of {len(tokens)} tokens differ from libllama's by up to {difference:.3g}",
+        "Please report this machine",
     )

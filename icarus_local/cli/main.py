@@ -43,14 +43,23 @@ def main(debug: bool) -> None:
 
 
 _base_option = click.option(
-    "--base", metavar="FILE", help="GGUF of the base: a path, or OWNER/NAME/FILE.gguf on the Hub. [default: the embedded one]"
+    "--base",
+    metavar="FILE",
+    help="GGUF of the base: a path, or OWNER/NAME/FILE.gguf on the Hub. [default: the embedded one]",
 )
 
 
 @main.command()
-@click.option("--agents", default="coder,reviewer", show_default=True, help="Who answers, in this order; `base` is the base model.")
+@click.option(
+    "--agents",
+    default="coder,reviewer",
+    show_default=True,
+    help="Who answers, in this order; `base` is the base model.",
+)
 @_base_option
-@click.option("--n-ctx", type=click.IntRange(min=1), help="Tokens the cache holds. [default: the model's, at most 4096]")
+@click.option(
+    "--n-ctx", type=click.IntRange(min=1), help="Tokens the cache holds. [default: the model's, at most 4096]"
+)
 @click.option("--kv-type", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="Type of K and V.")
 @click.option("--threads", type=click.IntRange(1, 512), help="CPU threads. [default: all of four, half of more]")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer. [default: the agent's own]")

@@ -263,9 +263,7 @@ class BaseWeights:
     def lora_shapes(self) -> dict[str, tuple[int, int]]:
         """(n_in, n_out) of every weight that a decoder's LoRA may change."""
         shapes = weight_shapes(self.hp)
-        return {
-            name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in LORA_MODULES
-        }
+        return {name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in LORA_MODULES}
 
     def lora_shape(self, name: str) -> tuple[int, int]:
         """(n_in, n_out) of one such weight."""

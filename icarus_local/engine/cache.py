@@ -122,7 +122,7 @@ class CellTable:
         """Raises ContextFullError unless `n` cells are free."""
         if n > len(self._free):
             raise ContextFullError(
-                f"the context is full: {n} more tokens were asked for, {len(self._free)} of {self.n_cells} cells are free",
+                f"the context is full: {n} more tokens were asked for and {len(self._free)} of {self.n_cells} are free",
                 "Start a new conversation, or give a larger --n-ctx",
             )
 

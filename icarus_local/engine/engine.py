@@ -134,21 +134,23 @@ class Engine:
         if n_ctx is None:
             n_ctx = min(limit, _DEFAULT_N_CTX)
         if not 1 <= n_ctx <= limit:
-            raise RequestError(f"n_ctx is {n_ctx}; {self.base.path} was trained for 1 to {limit}", "Give another --n-ctx")
+            raise RequestError(
+                f"n_ctx is {n_ctx}; {self.base.path} was trained for 1 to {limit}", "Give another --n-ctx"
+            )
         return -(-n_ctx // _N_KV_STEP) * _N_KV_STEP
 
     def _check_memory(self) -> None:
         needed, available = self.n_ctx * self.kv_bytes_per_token, host_memory()
         if needed > available:
             raise IcarusError(
-                f"a KV cache of {self.n_ctx} tokens takes {needed / 2**20:.0f} MiB and {available / 2**20:.0f} MiB are free",
+                f"a KV cache of {self.n_ctx} tokens takes {needed >> 20} MiB and {available >> 20} MiB are free",
                 "Give a smaller --n-ctx",
             )
 
     def _allocate_kv(self, buffer_type: int) -> TensorGroup:
         kind, width = KV_TYPES[self.kv_type], self.base.hp.n_embd_kv
         names = [f"{part}.{layer}" for layer in range(self.base.hp.n_layer) for part in "kv"]
-        return TensorGroup({name: (kind, (width, self.n_ctx)) for name in names}, buffer_type)
+        return TensorGroup(dict.fromkeys(names, (kind, (width, self.n_ctx))), buffer_type)
 
     @property
     def kv_bytes_per_token(self) -> int:

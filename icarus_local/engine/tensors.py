@@ -42,7 +42,9 @@ class TensorGroup:
         self._buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(self._context, buffer_type)
         if not self._buffer:
             self.close()
-            raise IcarusError("the device has not enough memory for the cache or the adapters", "Give a smaller --n-ctx")
+            raise IcarusError(
+                "the device has not enough memory for the cache or the adapters", "Give a smaller --n-ctx"
+            )
         self.n_bytes = int(ggml.ggml_backend_buffer_get_size(self._buffer))
         ggml.ggml_backend_buffer_clear(self._buffer, 0)
 

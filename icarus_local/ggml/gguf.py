@@ -38,7 +38,7 @@ _MIN_TENSOR_BYTES = 8 + 1 + 4 + 4 + 8  # name length, one character, dimensions,
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a file: `shape` in ggml's order (fastest dimension first), `offset` in bytes from the file's start."""
+    """One tensor of a file: `shape` in ggml's order (fastest first), `offset` in bytes from the file's start."""
 
     name: str
     type: int
@@ -123,7 +123,7 @@ class GgufFile:
             )
             if info.offset + info.n_bytes > size:
                 raise ModelFileError(
-                    f"{self.path} is cut off: tensor {name} ends at byte {info.offset + info.n_bytes}, the file at {size}",
+                    f"{self.path} is cut off at byte {size}: tensor {name} ends at {info.offset + info.n_bytes}",
                     "Fetch or convert it again",
                 )
             tensors[name] = info

@@ -20,13 +20,13 @@ class Sampling(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    temperature: float = Field(0.0, ge=0, le=10, description="0 is greedy")
-    top_k: int = Field(40, ge=0, description="0 is all")
-    top_p: float = Field(0.95, gt=0, le=1)
-    min_p: float = Field(0.05, ge=0, le=1)
-    repeat_penalty: float = Field(1.0, gt=0, le=10, description="1 is none")
-    repeat_last_n: int = Field(64, ge=0, le=4096)
-    seed: int | None = Field(None, ge=0, lt=_MAX_SEED, description="None draws one")
+    temperature: float = Field(default=0.0, ge=0, le=10, description="0 is greedy")
+    top_k: int = Field(default=40, ge=0, description="0 is all")
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    min_p: float = Field(default=0.05, ge=0, le=1)
+    repeat_penalty: float = Field(default=1.0, gt=0, le=10, description="1 is none")
+    repeat_last_n: int = Field(default=64, ge=0, le=4096)
+    seed: int | None = Field(default=None, ge=0, lt=_MAX_SEED, description="None draws one")
 
 
 class Sampler:

@@ -68,7 +68,9 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except TemplateSyntaxError as error:
-            raise TemplateError(f"the chat template {name} is broken at line {error.lineno}: {error.message}") from error
+            raise TemplateError(
+                f"the chat template {name} is broken at line {error.lineno}: {error.message}"
+            ) from error
         controls = sorted(vocabulary.controls, key=len, reverse=True)
         self._special = _any_of(controls + vocabulary.user_defined)
         self._controls = _any_of(controls)
@@ -126,7 +128,9 @@ class ChatTemplate:
                 "Give another with --chat-template FILE",
             ) from error
         if len(text) > _MAX_RENDERED:
-            raise TemplateError(f"the chat template {self.name} rendered {len(text)} characters; {_MAX_RENDERED} are allowed")
+            raise TemplateError(
+                f"the chat template {self.name} rendered {len(text)} characters; {_MAX_RENDERED} are allowed"
+            )
         return text
 
     def _to_ids(self, text: str, answers: list[Answer], breaker: str, marker: str) -> list[int]:
@@ -141,8 +145,8 @@ class ChatTemplate:
                 ids += self._text_to_ids(part, breaker)
         if placed != len(answers) or len(parts) != 2 * len(answers) + 1:
             raise TemplateError(
-                f"the chat template {self.name} drops, repeats or reorders earlier answers, so they cannot be kept as they "
-                "were generated",
+                f"the chat template {self.name} drops, repeats or reorders earlier answers, so they cannot be kept as "
+                "they were generated",
                 "Give another with --chat-template FILE",
             )
         return ids

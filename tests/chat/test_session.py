@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_a_conversation_of_three_agents_counts_every_token_once(session: Session
                 assert event.kv_bytes_separate == 3 * event.kv_bytes
         agree(session)
     assert [event.agent for event in answers] == ["a", "b", "base", "b", "base", "a", "a", "b", "base"]
-    for before, after in zip(answers, answers[1:], strict=False):
+    for before, after in itertools.pairwise(answers):
         pending = 1 if before.finish_reason == "length" else 0
         assert after.reused == before.reused + before.encoded + before.generated - pending
 
@@ -100,7 +101,11 @@ def test_a_handover_encodes_only_its_own_tokens(session: Session) -> None:
     tokenizer = session._tokenizer
     handover = [
         *[session.conversation.end_of_turn, *tokenizer.encode("\n")],
-        *[tokenizer.controls["<|im_start|>"], *tokenizer.encode("user\nbase, please answer."), session.conversation.end_of_turn],
+        *[
+            tokenizer.controls["<|im_start|>"],
+            *tokenizer.encode("user\nbase, please answer."),
+            session.conversation.end_of_turn,
+        ],
         *[*tokenizer.encode("\n"), tokenizer.controls["<|im_start|>"], *tokenizer.encode("assistant\n")],
     ]
     assert second.encoded == len(handover) + pending
@@ -196,7 +201,7 @@ def test_a_load_error_reaches_whoever_started_the_worker(tmp_path: Path) -> None
 
 def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[Agent], smollm2: Path) -> None:
     with Engine(smollm2, n_ctx=256) as engine:
-        with pytest.raises(AdapterError, match="agent a: .*--instruction-only"):
+        with pytest.raises(AdapterError, match=r"agent a: .*--instruction-only"):
             make_ready(agents[:1], engine, "", "")
         (ready,) = make_ready(agents[:1], engine, "", "", instruction_only=True)
         assert ready.adapter_id is None

@@ -48,7 +48,9 @@ def test_coder_answers_and_reviewer_reads_it_at_the_cost_of_the_handover() -> No
 
 @pytest.mark.slow
 def test_plain_lines_address_agents_and_say_what_was_reused() -> None:
-    result = run("chat", "--agents", "coder,reviewer,base", "--max-tokens", "8", text=f"{QUESTION}\n@base and you?\n@who x\n")
+    result = run(
+        "chat", "--agents", "coder,reviewer,base", "--max-tokens", "8", text=f"{QUESTION}\n@base and you?\n@who x\n"
+    )
     assert result.returncode == 0, result.stderr
     assert [line for line in result.stdout.splitlines() if line.endswith(":")][:3] == ["coder:", "reviewer:", "base:"]
     figures = [line for line in result.stderr.splitlines() if line.startswith("[")]
@@ -60,7 +62,9 @@ def test_plain_lines_address_agents_and_say_what_was_reused() -> None:
 def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
     (tmp_path / "icarus_models").mkdir()
     (tmp_path / "icarus_models" / "__init__.py").write_text("")
-    (tmp_path / "icarus_models" / "catalog.py").write_text("def bases():\n    return []\ndef agents():\n    return []\n")
+    (tmp_path / "icarus_models" / "catalog.py").write_text(
+        "def bases():\n    return []\ndef agents():\n    return []\n"
+    )
     result = run("chat", "--agents", "base", environment={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 2
     assert "pip install 'icarus-local[smollm2]'" in result.stderr
@@ -75,7 +79,7 @@ def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
         (["chat", "--agents", "base", "--n-ctx", "9999999"], "Give another --n-ctx"),
         (["chat", "--agents", "base", "--chat-template", "/no/such.jinja"], "/no/such.jinja cannot be read"),
         (["chat", "--agents", "base,base"], "named twice"),
-        (["doctor", "--base", __file__], "is not a GGUF file"),
+        (["chat", "--agents", "base", "--base", __file__], "is not a GGUF file"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str) -> None:

@@ -37,7 +37,9 @@ def flipped(data: bytes, flips: list[tuple[int, int]], within: int) -> bytes:
 
 @SETTINGS
 @given(flips=FLIPS, header_only=st.booleans())
-def test_flipped_bytes_of_the_weights(folder: Path, tmp_path: Path, flips: list[tuple[int, int]], header_only: bool) -> None:
+def test_flipped_bytes_of_the_weights(
+    folder: Path, tmp_path: Path, flips: list[tuple[int, int]], header_only: bool
+) -> None:
     data = (folder / "adapter_model.safetensors").read_bytes()
     path = tmp_path / "flipped.safetensors"
     path.write_bytes(flipped(data, flips, 2000 if header_only else len(data)))
@@ -74,7 +76,9 @@ def test_flipped_bytes_of_the_json(folder: Path, tmp_path: Path, flips: list[tup
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(flips=FLIPS)
-def test_a_damaged_folder_leaves_no_file(tiny: Tiny, folder: Path, tmp_path: Path, flips: list[tuple[int, int]]) -> None:
+def test_a_damaged_folder_leaves_no_file(
+    tiny: Tiny, folder: Path, tmp_path: Path, flips: list[tuple[int, int]]
+) -> None:
     copy, work = tmp_path / "peft", tmp_path / "work"
     shutil.copytree(folder, copy, dirs_exist_ok=True)
     work.mkdir(exist_ok=True)

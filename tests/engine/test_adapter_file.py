@@ -61,7 +61,10 @@ def write(path: Path, changes: dict[str, Any] | None = None, tensors: dict[str, 
         elif isinstance(value, float):
             writer.add_float32(key, value)
     for name, values in (matrices() if tensors is None else tensors).items():
-        kinds = {np.dtype(np.uint8): gguf.GGMLQuantizationType.Q8_0, np.dtype(np.uint16): gguf.GGMLQuantizationType.BF16}
+        kinds = {
+            np.dtype(np.uint8): gguf.GGMLQuantizationType.Q8_0,
+            np.dtype(np.uint16): gguf.GGMLQuantizationType.BF16,
+        }
         kind = kinds.get(values.dtype)
         writer.add_tensor(name, values, raw_shape=values.shape if kind else None, raw_dtype=kind)
     writer.write_header_to_file()

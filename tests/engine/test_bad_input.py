@@ -57,10 +57,19 @@ def _tensor(name: str, data: Any) -> Callable[[dict[str, Any], dict[str, Any]], 
 
 BROKEN_BASES = {
     "a tensor is missing": (_drop("blk.1.ffn_up.weight"), "lacks the tensor blk.1.ffn_up.weight"),
-    "a tensor has another shape": (_tensor("blk.0.attn_k.weight", np.zeros((8, 64), np.float32)), "blk.0.attn_k.weight has"),
-    "a norm is not F32": (_tensor("output_norm.weight", np.ones(64, np.float16)), "output_norm.weight is of the type f16"),
+    "a tensor has another shape": (
+        _tensor("blk.0.attn_k.weight", np.zeros((8, 64), np.float32)),
+        "blk.0.attn_k.weight has",
+    ),
+    "a norm is not F32": (
+        _tensor("output_norm.weight", np.ones(64, np.float16)),
+        "output_norm.weight is of the type f16",
+    ),
     "a weight is of integers": (_tensor("blk.0.attn_q.weight", np.zeros((64, 64), np.int32)), "type i32"),
-    "an unknown tensor": (_tensor("blk.0.attn_q_norm.weight", np.ones(16, np.float32)), "attn_q_norm.weight, which has no"),
+    "an unknown tensor": (
+        _tensor("blk.0.attn_q_norm.weight", np.ones(16, np.float32)),
+        "attn_q_norm.weight, which has no",
+    ),
     "another architecture": (_key("general.architecture", "mamba"), "architecture 'mamba'"),
     "no layers": (_key("llama.block_count", 0), "block_count is 0"),
     "too many layers": (_key("llama.block_count", 3), "lacks the tensor blk.2"),
@@ -91,7 +100,7 @@ def test_no_file_no_gguf_and_cut_files(tiny: Tiny, tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     for n in (3, 10, 30, 300, 5000, len(whole) // 2, len(whole) - 40):
         cut.write_bytes(whole[:n])
-        with pytest.raises(ModelFileError, match="cut|damaged|begins"):
+        with pytest.raises(ModelFileError, match=r"cut|damaged|begins"):
             Engine(cut)
 
 

@@ -12,12 +12,16 @@ from icarus_local.errors import ContextFullError, RequestError
 
 N_CELLS = 24
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["create", "append", "fork", "truncate", "drop", "abort"]), st.integers(0, 7), st.integers(0, 9)),
+    st.tuples(
+        st.sampled_from(["create", "append", "fork", "truncate", "drop", "abort"]), st.integers(0, 7), st.integers(0, 9)
+    ),
     max_size=60,
 )
 
 
-def _apply(table: CellTable, model: dict[int, list[int]], action: str, sequence: int, n: int, counter: list[int]) -> None:
+def _apply(
+    table: CellTable, model: dict[int, list[int]], action: str, sequence: int, n: int, counter: list[int]
+) -> None:
     if action == "create":
         model[table.create()] = []
     elif action == "append":

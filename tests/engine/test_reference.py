@@ -6,7 +6,6 @@ import ctypes
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def f32_copy(path: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == "tiny":
         tiny = tiny_llama(directory, n_layer=3)
@@ -78,7 +77,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         tokens = request.getfixturevalue("text_tokens")[:700]
     peft = add_agents(model, {"A": 0.03, "B": 0.03})
     adapters = {name: read_adapter(convert(peft, name, base, directory)) for name in "AB"}
-    yield World(peft, base, adapters, tokens)
+    return World(peft, base, adapters, tokens)
 
 
 def engine_logits(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from icarus_local.text.detokenizer import Detokenizer
 
 def stream(data: bytes, cuts: list[int], stop: list[str]) -> tuple[list[str], Detokenizer]:
     borders = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    pieces = [data[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(borders)]
     detokenizer = Detokenizer(pieces.__getitem__, stop)
     return [*(detokenizer.add(i) for i in range(len(pieces))), detokenizer.finish()], detokenizer
 
@@ -18,7 +20,11 @@ def stream(data: bytes, cuts: list[int], stop: list[str]) -> tuple[list[str], De
 TEXTS = st.text(st.sampled_from("ab<>é模😀\n"), max_size=30)
 
 
-@given(TEXTS, st.lists(st.integers(0, 200), max_size=20), st.lists(st.text(st.sampled_from("ab<>é"), min_size=1, max_size=4), max_size=3))
+@given(
+    TEXTS,
+    st.lists(st.integers(0, 200), max_size=20),
+    st.lists(st.text(st.sampled_from("ab<>é"), min_size=1, max_size=4), max_size=3),
+)
 def test_any_cutting_gives_the_text_up_to_the_first_stop(text: str, cuts: list[int], stop: list[str]) -> None:
     parts, detokenizer = stream(text.encode(), cuts, stop)
     hits = [text.find(s) for s in stop if s in text]

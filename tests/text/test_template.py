@@ -24,10 +24,11 @@ def template(smollm2_tokenizer: Tokenizer) -> ChatTemplate:
 class Words:
     """A vocabulary whose tokens are characters, with one control and one USER_DEFINED token."""
 
-    controls = {"<c>": 1, "<cc>": 2}
-    user_defined = ["<tool>"]
-    bos = 1
-    eos = None
+    def __init__(self) -> None:
+        self.controls = {"<c>": 1, "<cc>": 2}
+        self.user_defined = ["<tool>"]
+        self.bos: int | None = 1
+        self.eos: int | None = None
 
     def encode(self, text: str) -> list[int]:
         ids = []
