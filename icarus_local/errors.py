@@ -7,7 +7,12 @@ class IcarusError(Exception):
     Args:
         what: what is wrong and where (file, key, tensor, argument).
         hint: what to do about it; empty when `what` says it already.
+
+    Attributes:
+        exit_code: a command's, where the error ends it.
     """
+
+    exit_code = 1
 
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(f"{what}. {hint}" if hint else what)

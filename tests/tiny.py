@@ -57,6 +57,7 @@ def n_vocab() -> int:
 def tiny_llama(
     directory: Path,
     n_layer: int = 2,
+    *,
     hidden: int = 64,
     n_head: int = 4,
     n_head_kv: int = 2,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +9,14 @@ import click
 import numpy as np
 
 from icarus_local import __version__
-from icarus_local.errors import IcarusError
+from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
 
 
-class _Group(click.Group):
-    """Shows an IcarusError as one line; `--debug` lets the trace through."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except IcarusError as error:
-            if ctx.params.get("debug"):
-                raise
-            click.echo(f"icarus-convert: {error}", err=True)
-            ctx.exit(1)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group("icarus-convert", cls=CommandGroup, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__)
-@click.option("--debug", is_flag=True, help="Show log lines and the whole trace of an error.")
+@debug_option
 def main(debug: bool) -> None:
     """Convert what Hugging Face's libraries write into the GGUF files that icarus-local reads."""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.CRITICAL,
-        stream=sys.stderr,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
 
 
 @main.command()
@@ -54,8 +34,8 @@ def main(debug: bool) -> None:
 def adapter(peft_dir: Path, base: Path, out: Path, **options: Any) -> None:
     """Convert a PEFT LoRA folder, trained on a frozen base's cache, for that base.
 
-    The file is a LoRA that llama.cpp loads too; but llama.cpp applies it to K and V's inputs as well, which is another
-    function than the one it was trained for.
+    llama.cpp loads the file too, but computes another function with it: there the cache comes from adapted hidden
+    states.
     """
     from icarus_convert.write import convert_adapter
 

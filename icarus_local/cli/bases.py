@@ -13,6 +13,8 @@ _HUB_FILE = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)/(?P<file>.+\.gguf)")
 class NoBaseError(IcarusError):
     """No base was named, and none is installed."""
 
+    exit_code = 2
+
 
 def find_base(name: str | None) -> Path:
     """The base's file.

@@ -15,6 +15,7 @@ import click
 
 from icarus_local.chat.agents import BASE_NAME, Agent, base_agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
+from icarus_local.chat.figures import figures, printable
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.worker import Worker
@@ -41,6 +42,11 @@ class ChatOptions:
     instruction_only: bool
     plain: bool
     as_json: bool
+
+    @property
+    def on_a_screen(self) -> bool:
+        """Whether there is a terminal to draw on, and nobody asked for lines."""
+        return sys.stdin.isatty() and sys.stdout.isatty() and not self.plain and not self.as_json
 
 
 def choose_agents(names: str, max_tokens: int | None) -> list[Agent]:
@@ -106,6 +112,11 @@ def run_chat(options: ChatOptions) -> None:
             return session
 
         worker = stack.enter_context(Worker(make_session))
+        if options.on_a_screen:
+            from icarus_tui.app import run_tui
+
+            run_tui(worker, notices, worker.session.engine.n_ctx)
+            return
         for notice in notices:
             click.echo(f"icarus-local: {notice}", err=True)
         interactive = sys.stdin.isatty() and not options.as_json
@@ -171,27 +182,3 @@ def _show(event: AnswerStarted | TextDelta | AnswerDone, as_json: bool) -> None:
     else:
         click.echo("\n")
         click.echo(figures(event), err=True)
-
-
-def figures(done: AnswerDone) -> str:
-    """One line about an answer: what it reused, what it cost."""
-    stopped = {"stop": "", "length": ", cut at its length", "cancelled": ", stopped"}[done.finish_reason]
-    return (
-        f"[{done.agent}: {done.reused} tokens reused, {done.encoded} encoded, {done.generated} generated{stopped}; "
-        f"first token {done.ttft_s * 1000:.0f} ms, {done.tok_s:.1f} tok/s; "
-        f"KV {_mib(done.kv_bytes)} in one cache, {_mib(done.kv_bytes_separate)} in separate ones]"
-    )
-
-
-def _mib(n: int) -> str:
-    return f"{n / 2**20:.1f} MiB"
-
-
-def printable(text: str) -> str:
-    """`text` without the control characters that could move a terminal's cursor or change its state."""
-    return "".join(c if c in "\n\t" or not _is_control(c) else "�" for c in text)
-
-
-def _is_control(character: str) -> bool:
-    code = ord(character)
-    return code < 0x20 or 0x7F <= code < 0xA0

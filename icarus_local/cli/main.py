@@ -1,45 +1,21 @@
-"""The command `icarus-local`: its options, and errors turned into one line and an exit code."""
+"""The command `icarus-local` and its options."""
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from icarus_local import __version__
-from icarus_local.errors import IcarusError
-
-_NO_BASE = 2
+from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
 
 
-class _Group(click.Group):
-    """Shows an IcarusError as one line; `--debug` lets the trace through."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except IcarusError as error:
-            if ctx.params.get("debug"):
-                raise
-            click.echo(f"icarus-local: {error}", err=True)
-            from icarus_local.cli.bases import NoBaseError
-
-            ctx.exit(_NO_BASE if isinstance(error, NoBaseError) else 1)
-
-
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group("icarus-local", cls=CommandGroup, context_settings=CONTEXT_SETTINGS)
 @click.version_option(__version__)
-@click.option("--debug", is_flag=True, help="Show log lines and the whole trace of an error.")
+@debug_option
 def main(debug: bool) -> None:
     """Several specialist agents on one machine over one shared KV cache."""
-    logging.basicConfig(
-        level=logging.DEBUG if debug else logging.CRITICAL,
-        stream=sys.stderr,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
 
 
 _base_option = click.option(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from icarus_local.engine.adapter_file import MODULES
 from icarus_local.engine.identity import family_id
 from icarus_local.errors import ModelFileError
 from icarus_local.ggml.gguf import GgufFile, TensorInfo
@@ -21,8 +22,6 @@ ROPE_NORMAL = 0  # GGML_ROPE_TYPE_NORMAL: pairs of neighbours, as `llama` GGUF f
 # Types that ggml's CPU kernels multiply and take rows of (enum ggml_type).
 _WEIGHT_TYPES = frozenset({0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 34, 35, 39})
 _BUFFER_ALIGNMENT = 32  # what ggml asserts of a tensor's address on the CPU
-
-LORA_MODULES = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +262,7 @@ class BaseWeights:
     def lora_shapes(self) -> dict[str, tuple[int, int]]:
         """(n_in, n_out) of every weight that a decoder's LoRA may change."""
         shapes = weight_shapes(self.hp)
-        return {name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in LORA_MODULES}
+        return {name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in MODULES}
 
     def lora_shape(self, name: str) -> tuple[int, int]:
         """(n_in, n_out) of one such weight."""

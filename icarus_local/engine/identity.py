@@ -1,12 +1,9 @@
-"""Which model a GGUF file is: the family id of a model in any quantisation, the content id of one file."""
+"""Which model a GGUF file is, whatever its quantisation: the family id that adapters are bound to."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,6 @@ from icarus_local.errors import ModelFileError
 from icarus_local.ggml.gguf import GgufFile, TensorInfo
 from icarus_local.ggml.library import TYPE_F16, TYPE_F32
 from icarus_local.ggml.vocabulary import vocabulary_sha256
-from icarus_local.paths import cache_dir
 
 TYPE_BF16 = 30
 
@@ -33,7 +29,6 @@ _OPTIONAL_KEYS = (
     "residual_scale",
     "embedding_scale",
 )
-_CHUNK_BYTES = 1 << 22
 
 
 def family_id(file: GgufFile) -> str:
@@ -115,59 +110,3 @@ def to_f32(raw: npt.NDArray[np.uint8], kind: int) -> npt.NDArray[np.float32] | N
     if kind == TYPE_BF16:
         return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
     return None
-
-
-def content_id(path: Path) -> str:
-    """SHA-256 (hex) over a file's tensor table (names, types, shapes) and tensor data, which a KV state is bound to.
-
-    It is remembered by path, size and modification time in `content_ids.json` of the cache directory.
-
-    Raises:
-        ModelFileError: the file cannot be read, or changed while it was read.
-    """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from error
-    key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns]
-    store = cache_dir() / "content_ids.json"
-    known = _read_store(store)
-    entry = known.get(key)
-    if isinstance(entry, dict) and entry.get("stamp") == stamp and isinstance(entry.get("id"), str):
-        return str(entry["id"])
-    found = _hash_tensors(path)
-    _write_store(store, {**known, key: {"stamp": stamp, "id": found}})
-    return found
-
-
-def _hash_tensors(path: Path) -> str:
-    digest = hashlib.sha256()
-    with GgufFile(path) as file, path.open("rb") as handle:
-        for name in sorted(file.tensors):
-            info = file.tensors[name]
-            digest.update(json.dumps([name, info.type, info.shape]).encode())
-            handle.seek(info.offset)
-            left = info.n_bytes
-            while left:
-                chunk = handle.read(min(left, _CHUNK_BYTES))
-                if not chunk:
-                    raise ModelFileError(f"{path} became shorter while it was read")
-                digest.update(chunk)
-                left -= len(chunk)
-    return digest.hexdigest()
-
-
-def _read_store(store: Path) -> dict[str, Any]:
-    try:
-        known = json.loads(store.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}  # a lost or damaged cache costs one more hashing
-    return known if isinstance(known, dict) else {}
-
-
-def _write_store(store: Path, known: dict[str, Any]) -> None:
-    beside = store.with_name(f"{store.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        store.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(known, indent=1))
-        beside.replace(store)

@@ -112,6 +112,8 @@ def load() -> Ggml:
             f"{', '.join(TESTED_GGML_VERSIONS)})",
             f"Install llama-cpp-python>=0.3.36,<0.3.37, or set {ALLOW_UNTESTED}=1 to try it",
         )
+    # Without a handler anywhere, `logging` would print C's warnings on stderr, over whatever is drawn there.
+    logging.getLogger("icarus_local").addHandler(logging.NullHandler())
     ggml.ggml_log_set(_ggml_log, None)
     return ggml
 

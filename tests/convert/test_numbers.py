@@ -25,9 +25,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "rslora": {"use_rslora": True},
     "patterns": {
-        # One key that is a suffix, one that is a regex, one that names a module whole; the first match counts.
-        "rank_pattern": {"q_proj": 2, r"layers\.0\.mlp\..*": 3, "mlp.up_proj": 5},
-        "alpha_pattern": {"model.layers.1.self_attn.o_proj": 1, "down_proj": 11, r".*\.1\.self_attn\.q_proj": 9},
+        # Two keys that match nothing (a part of a name, a parent), one that is a suffix, one that is a regex, one that
+        # names a module whole; the first match counts.
+        "rank_pattern": {"proj": 9, "self_attn": 9, "q_proj": 2, r"layers\.0\.mlp\..*": 3, "mlp.up_proj": 5},
+        "alpha_pattern": {
+            "o_pro": 3,
+            "model.layers.1.self_attn.o_proj": 1,
+            "down_proj": 11,
+            r".*\.1\.self_attn\.q_proj": 9,
+        },
     },
     "rslora with patterns": {"use_rslora": True, "rank_pattern": {"o_proj": 7}, "alpha_pattern": {"gate_proj": 2}},
 }

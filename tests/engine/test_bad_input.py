@@ -5,54 +5,32 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import CancelledError, ContextFullError, IcarusError, ModelFileError, RequestError
 from icarus_local.ggml.gguf import GgufFile
+from tests.gguf_files import rewritten
 from tests.tiny import Tiny
 
-
-def rewrite(source: Path, target: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Path:
-    """A copy of a GGUF whose keys and tensors `change` may alter."""
-    reader = gguf.GGUFReader(source)
-    fields = {f.name: (f.contents(), f) for f in reader.fields.values() if not f.name.startswith("GGUF.")}
-    keys = {name: value for name, (value, _) in fields.items()}
-    tensors: dict[str, Any] = {t.name: np.array(t.data) for t in reader.tensors}
-    change(keys, tensors)
-    writer = gguf.GGUFWriter(target, keys.pop("general.architecture"))
-    for name, value in keys.items():
-        field = fields[name][1]
-        kind = field.types[0]
-        if kind == gguf.GGUFValueType.ARRAY:
-            writer.add_array(name, value)
-        else:
-            writer.add_key_value(name, value, kind)
-    for name, data in tensors.items():
-        writer.add_tensor(name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return target
+Change = dict[str, dict[str, Any]]
 
 
-def _drop(name: str) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-    return lambda _keys, tensors: tensors.pop(name)
+def _drop(name: str) -> Change:
+    return {"tensors": {name: None}}
 
 
-def _key(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-    return lambda keys, _tensors: keys.update({name: value})
+def _key(name: str, value: Any) -> Change:
+    return {"keys": {name: value}}
 
 
-def _tensor(name: str, data: Any) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-    return lambda _keys, tensors: tensors.update({name: data})
+def _tensor(name: str, data: Any) -> Change:
+    return {"tensors": {name: data}}
 
 
 BROKEN_BASES = {
@@ -83,11 +61,11 @@ BROKEN_BASES = {
 def test_a_broken_base_is_named(tiny: Tiny, tmp_path: Path, case: str) -> None:
     change, message = BROKEN_BASES[case]
     with pytest.raises(ModelFileError, match=message):
-        Engine(rewrite(tiny.path, tmp_path / "broken.gguf", change))
+        Engine(rewritten(tiny.path, tmp_path / "broken.gguf", **change))
 
 
 def test_the_rewriter_itself_breaks_nothing(tiny: Tiny, tmp_path: Path) -> None:
-    Engine(rewrite(tiny.path, tmp_path / "whole.gguf", lambda _keys, _tensors: None)).close()
+    Engine(rewritten(tiny.path, tmp_path / "whole.gguf")).close()
 
 
 def test_no_file_no_gguf_and_cut_files(tiny: Tiny, tmp_path: Path) -> None:
@@ -148,7 +126,7 @@ def test_arguments_are_checked(tiny: Tiny, smollm2: Path) -> None:
 
 
 def test_a_cache_larger_than_memory_is_refused(tiny: Tiny, tmp_path: Path) -> None:
-    huge = rewrite(tiny.path, tmp_path / "huge.gguf", _key("llama.context_length", 1 << 30))
+    huge = rewritten(tiny.path, tmp_path / "huge.gguf", {"llama.context_length": 1 << 30})
     with pytest.raises(IcarusError, match="MiB are free"):
         Engine(huge, n_ctx=1 << 30)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ import pytest
 
 from icarus_local.engine.adapter_file import Adapter, read_adapter
 from icarus_local.engine.engine import Engine
-from icarus_local.ggml.library import load_llama
 from tests.agents import add_agents, convert
+from tests.gguf_files import quantised
 from tests.tiny import tiny_llama
 
 BOUND = 1e-3
@@ -53,15 +51,6 @@ class World:
         return logits
 
 
-def f32_copy(path: Path, target: Path) -> Path:
-    """A GGUF dequantised by libllama."""
-    llama = load_llama()
-    params = llama.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize, params.nthread = 0, True, 2  # LLAMA_FTYPE_ALL_F32
-    assert llama.llama_model_quantize(os.fsencode(path), os.fsencode(target), ctypes.byref(params)) == 0
-    return target
-
-
 @pytest.fixture(scope="module", params=["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     directory = tmp_path_factory.mktemp(request.param)
@@ -73,7 +62,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         from icarus_models.base import load_base
 
         smollm2 = request.getfixturevalue("smollm2")
-        model, base = load_base(smollm2, directory / "cache"), f32_copy(smollm2, directory / "base.gguf")
+        model, base = load_base(smollm2, directory / "cache"), quantised(smollm2, directory / "base.gguf", "F32")
         tokens = request.getfixturevalue("text_tokens")[:700]
     peft = add_agents(model, {"A": 0.03, "B": 0.03})
     adapters = {name: read_adapter(convert(peft, name, base, directory)) for name in "AB"}
