@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from icarus_local.chat.agents import Agent
 from icarus_local.engine.adapter_file import Adapter, read_adapter
 from icarus_local.engine.engine import Engine
@@ -71,6 +73,8 @@ def _load(agent: Agent, engine: Engine, tokenizer_sha256: str, template_sha256: 
     adapter = read_adapter(agent.adapter)
     _check_tokenizer(adapter, tokenizer_sha256)
     notices = []
+    if not any(np.any(pair.b) and np.any(pair.a) for pair in adapter.pairs.values()):
+        notices.append(f"{agent.name}: its adapter holds only zeros, so it speaks as the base")
     if adapter.assumed:
         notices.append(
             f"{agent.name}: whoever converted {adapter.path.name} assumed that it was trained on the frozen cache"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
 from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, FinishReason, TextDelta
 from icarus_local.chat.roster import ReadyAgent
@@ -149,11 +151,9 @@ class Session:
     def _reuse(self, prompt: list[int]) -> int:
         """Cuts the cache to what it has in common with `prompt`, and gives that length."""
         cached = self.engine.cells.tokens(self.sequence)
-        common = 0
-        for old, new in zip(cached.tolist(), prompt, strict=False):
-            if old != new:
-                break
-            common += 1
+        n = min(len(cached), len(prompt))
+        differing = np.flatnonzero(cached[:n] != np.array(prompt[:n], np.int32))
+        common = int(differing[0]) if len(differing) else n
         self.engine.cells.truncate(self.sequence, common)
         return common
 

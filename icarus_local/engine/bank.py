@@ -34,7 +34,6 @@ class Stack:
 
 @dataclass(frozen=True, slots=True)
 class _Resident:
-    adapter: Adapter
     rank: int
     slot: int
 
@@ -66,7 +65,7 @@ class AdapterBank:
         for name in self._shapes:
             self._write(stack, slot, name, adapter.pairs.get(name))
         stack.used.add(slot)
-        self._residents[self._next_id] = _Resident(adapter, rank, slot)
+        self._residents[self._next_id] = _Resident(rank, slot)
         self._next_id += 1
         return self._next_id - 1
 

@@ -125,7 +125,8 @@ def read_samples(path: Path, renderer: Renderer, max_tokens: int) -> Loaded:
     if not loaded.samples:
         first = f"; line {loaded.bad[0][0]}: {loaded.bad[0][1]}" if loaded.bad else ""
         raise IcarusError(
-            f"{path}: nothing to train on ({len(loaded.bad)} bad lines, {loaded.too_long} over {max_tokens} tokens{first})"
+            f"{path}: nothing to train on "
+            f"({len(loaded.bad)} bad lines, {loaded.too_long} over {max_tokens} tokens{first})"
         )
     return loaded
 

@@ -96,9 +96,7 @@ def encode(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Cache
     base = model.get_base_model()
     trunk = base.base_model
     with torch.no_grad(), model.disable_adapter():
-        trunk(
-            input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **{cache_argument(trunk): cache}
-        )
+        trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **{cache_argument(trunk): cache})
     return cache
 
 

@@ -117,5 +117,6 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         seconds = (time.monotonic() - self._started) / done
         left = (state.max_steps - state.global_step) * seconds / 60
         self._tell(
-            f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.4f}  {seconds:.2f} s/step  {left:.0f} min left"
+            f"step {state.global_step}/{state.max_steps}  loss {logs['loss']:.4f}  {seconds:.2f} s/step  "
+            f"{left:.0f} min left"
         )

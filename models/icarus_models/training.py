@@ -15,7 +15,7 @@ from typing import Any
 
 from peft import PeftModel
 from peft.utils import get_peft_model_state_dict
-from transformers import TrainingArguments
+from transformers import PrinterCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from icarus_local.engine.identity import family_id
@@ -68,6 +68,7 @@ def train(
     recipe: Recipe,
     places: Places,
     tell: Callable[[str], None],
+    *,
     max_minutes: float | None = None,
     resume: bool = False,
     save_steps: int = 50,
@@ -113,7 +114,7 @@ def train(
         data_collator=collate,
         callbacks=[progress],
     )
-    trainer.remove_callback("PrinterCallback")
+    trainer.remove_callback(PrinterCallback)  # it prints; `tell` is the only voice here
     trainer.train(resume_from_checkpoint=checkpoint)
     after = heldout_loss(model, heldout.samples) if heldout.samples else None
     if after is not None:
@@ -182,7 +183,9 @@ def _check_plan(out: Path, plan: dict[str, Any], resumed: bool) -> None:
             raise IcarusError(f"{path}: cannot tell what the run was started with: {error}") from error
         changed = [key for key, value in plan.items() if started.get(key) != value]
         if changed:
-            raise IcarusError(f"{out}: was started with another {', '.join(changed)}; resume with the same, or start anew")
+            raise IcarusError(
+                f"{out}: was started with another {', '.join(changed)}; resume with the same, or start anew"
+            )
     else:
         out.mkdir(parents=True, exist_ok=True)
         _write_json(path, plan)

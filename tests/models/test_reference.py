@@ -29,7 +29,11 @@ def by_hand(model: PeftModel, ids: list[int]) -> Tensor:
     """Section 1 written out for one Llama sequence, row by row with plain matrix products: [T, vocab]."""
     llama = model.get_base_model()
     config = llama.config
-    heads, kv_heads, size = config.num_attention_heads, config.num_key_value_heads, llama.model.layers[0].self_attn.head_dim
+    heads, kv_heads, size = (
+        config.num_attention_heads,
+        config.num_key_value_heads,
+        llama.model.layers[0].self_attn.head_dim,
+    )
     x = torch.tensor(ids)
     cos, sin = llama.model.rotary_emb(torch.zeros(1, 1, dtype=torch.float32), torch.arange(len(ids))[None])
 
@@ -44,7 +48,9 @@ def by_hand(model: PeftModel, ids: list[int]) -> Tensor:
         a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight  # type: ignore[index, union-attr]
         return plain(layer, h) + (h @ a.T @ b.T) * layer.scaling["default"]  # type: ignore[index, no-any-return]
 
-    def block(layer: torch.nn.Module, h: Tensor, kv: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def block(
+        layer: torch.nn.Module, h: Tensor, kv: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         linear = plain if kv is None else adapted
         normed = layer.input_layernorm(h)
         attn = layer.self_attn
@@ -98,13 +104,15 @@ def test_padding_changes_nothing(agent: PeftModel) -> None:
 def test_gradients_reach_only_what_icarus_adapts(agent: PeftModel) -> None:
     two_stream_logits(agent, IDS, MASK).square().sum().backward()
     reached = {name for name, parameter in agent.named_parameters() if parameter.grad is not None}
-    assert reached and all("lora_" in name for name in reached)
+    assert reached
+    assert all("lora_" in name for name in reached)
     for module in ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"):
         assert sum(module in name for name in reached) == 4, module  # A and B in two layers
     assert not any("k_proj" in name or "v_proj" in name for name in reached)
     for name, parameter in agent.named_parameters():
         if name in reached:
-            assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0, name
 
 
 def test_zero_adapter_is_the_base() -> None:
@@ -130,12 +138,14 @@ def test_the_cache_does_not_depend_on_the_agent(agent: PeftModel) -> None:
             parameter.data.zero_()
     without = encode(agent, IDS, MASK)
     for one, other in zip(with_adapter.layers, without.layers, strict=True):
-        assert torch.equal(one.keys, other.keys) and torch.equal(one.values, other.values)
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)
 
 
 def test_a_model_without_the_projections_is_refused() -> None:
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-                                         num_attention_heads=2))
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    )
     for layer in model.model.layers:
         layer.mlp = torch.nn.Identity()
     with pytest.raises(IcarusError, match="gate_proj"):

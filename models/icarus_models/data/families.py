@@ -65,19 +65,41 @@ _WORDS = (
 _SHAPES = (
     ("square_area", ("side",), "computes the area of a square", "side ** 2", "3"),
     ("square_perimeter", ("side",), "computes the perimeter of a square", "4 * side", "3"),
-    ("circle_circumference", ("radius",), "computes the circumference of a circle", "2 * 3.141592653589793 * radius", "3"),
+    (
+        "circle_circumference",
+        ("radius",),
+        "computes the circumference of a circle",
+        "2 * 3.141592653589793 * radius",
+        "3",
+    ),
     ("cube_volume", ("side",), "computes the volume of a cube", "side ** 3", "3"),
     ("cube_surface", ("side",), "computes the surface area of a cube", "6 * side ** 2", "3"),
     ("box_volume", ("length", "width", "height"), "computes the volume of a box", "length * width * height", "2, 3, 5"),
     ("sphere_volume", ("radius",), "computes the volume of a sphere", "4 / 3 * 3.141592653589793 * radius ** 3", "3"),
-    ("cylinder_volume", ("radius", "height"), "computes the volume of a cylinder",
-     "3.141592653589793 * radius ** 2 * height", "2, 5"),
-    ("cone_volume", ("radius", "height"), "computes the volume of a cone",
-     "3.141592653589793 * radius ** 2 * height / 3", "2, 5"),
+    (
+        "cylinder_volume",
+        ("radius", "height"),
+        "computes the volume of a cylinder",
+        "3.141592653589793 * radius ** 2 * height",
+        "2, 5",
+    ),
+    (
+        "cone_volume",
+        ("radius", "height"),
+        "computes the volume of a cone",
+        "3.141592653589793 * radius ** 2 * height / 3",
+        "2, 5",
+    ),
     ("trapezoid_area", ("a", "b", "height"), "computes the area of a trapezoid", "(a + b) * height / 2", "2, 3, 5"),
     ("hypotenuse", ("a", "b"), "computes the hypotenuse of a right triangle", "(a ** 2 + b ** 2) ** 0.5", "3, 4"),
     ("speed", ("distance", "time"), "computes the speed from distance and time", "distance / time", "10, 4"),
-    ("discount_price", ("price", "percent"), "computes a price after a discount", "price * (1 - percent / 100)", "50, 20"),
+    (
+        "discount_price",
+        ("price", "percent"),
+        "computes a price after a discount",
+        "price * (1 - percent / 100)",
+        "50, 20",
+    ),
     ("add_tax", ("price", "percent"), "adds a tax to a price", "price * (1 + percent / 100)", "50, 20"),
     ("simple_interest", ("amount", "rate", "years"), "computes simple interest", "amount * rate * years", "50, 2, 3"),
     ("sum_of_two", ("a", "b"), "adds two numbers", "a + b", "2, 3"),
@@ -95,12 +117,16 @@ def families() -> Iterator[Entry]:
     yield from _word_lists()
     for name, noun, says, value in _MAPS:
         code = f"def {name}_all(numbers):\n    return [{value} for n in numbers]"
-        alternative = f"returns a list of the {noun} numbers" if noun.endswith("ed") else f"returns the {noun} of a list of numbers"
+        alternative = (
+            f"returns a list of the {noun} numbers"
+            if noun.endswith("ed")
+            else f"returns the {noun} of a list of numbers"
+        )
         yield Entry("map", code, (says, alternative), (f"{name}_all([3, -2, 5])",))
     for short, other, long, target, factor in _UNITS:
         code = f"def {short}_to_{other}({short}):\n    return {short} {factor}"
-        says = (f"converts {long} to {target}", f"turns a number of {long} into {target}")
-        yield Entry("unit", code, says, (f"{short}_to_{other}(5)",))
+        phrases = (f"converts {long} to {target}", f"turns a number of {long} into {target}")
+        yield Entry("unit", code, phrases, (f"{short}_to_{other}(5)",))
     for name, params, phrase, value, example in _SHAPES:
         code = f"def {name}({', '.join(params)}):\n    return {value}"
         yield Entry("formula", code, (phrase, phrase.replace("computes", "calculates")), (f"{name}({example})",))
@@ -112,18 +138,36 @@ def _characters() -> Iterator[Entry]:
         one = noun[:-1] if noun.endswith("s") else noun
         article = "an" if one[0] in "aeiou" else "a"
         kinds = (
-            (f"count_{key}(text)", f"sum(1 for char in text if {test})",
-             (f"counts the {noun} in a string", f"returns the number of {noun} in a text")),
-            (f"remove_{key}(text)", f'"".join(char for char in text if not {_closed(test)})',
-             (f"removes all {noun} from a string", f"returns a string without its {noun}")),
-            (f"keep_{key}(text)", f'"".join(char for char in text if {test})',
-             (f"keeps only the {noun} of a string", f"extracts the {noun} from a string")),
-            (f"has_{key}(text)", f"any({test} for char in text)",
-             (f"checks if a string contains {noun}", f"tells whether there is {article} {one} in a string")),
-            (f"only_{key}(text)", f"all({test} for char in text)",
-             (f"checks if a string consists only of {noun}", f"tells whether all characters of a string are {noun}")),
-            (f"replace_{key}(text, new)", f'"".join(new if {test} else char for char in text)',
-             (f"replaces all {noun} in a string by another character", f"replaces the {noun} of a string")),
+            (
+                f"count_{key}(text)",
+                f"sum(1 for char in text if {test})",
+                (f"counts the {noun} in a string", f"returns the number of {noun} in a text"),
+            ),
+            (
+                f"remove_{key}(text)",
+                f'"".join(char for char in text if not {_closed(test)})',
+                (f"removes all {noun} from a string", f"returns a string without its {noun}"),
+            ),
+            (
+                f"keep_{key}(text)",
+                f'"".join(char for char in text if {test})',
+                (f"keeps only the {noun} of a string", f"extracts the {noun} from a string"),
+            ),
+            (
+                f"has_{key}(text)",
+                f"any({test} for char in text)",
+                (f"checks if a string contains {noun}", f"tells whether there is {article} {one} in a string"),
+            ),
+            (
+                f"only_{key}(text)",
+                f"all({test} for char in text)",
+                (f"checks if a string consists only of {noun}", f"tells whether all characters of a string are {noun}"),
+            ),
+            (
+                f"replace_{key}(text, new)",
+                f'"".join(new if {test} else char for char in text)',
+                (f"replaces all {noun} in a string by another character", f"replaces the {noun} of a string"),
+            ),
         )
         for signature, value, says in kinds:
             name = signature.split("(")[0]
@@ -140,24 +184,46 @@ def _number_lists() -> Iterator[Entry]:
     lists = ("[3, -4, 0, 6, 5, -1]", "[]", "[2, 4]", "[-3, -5]", "[7]", "[0]")
     for key, word, test in _NUMBERS:
         kinds = (
-            (f"filter_{key}", f"[n for n in numbers if {test}]",
-             (f"returns the {word} numbers of a list", f"keeps only the {word} numbers in a list",
-              f"filters the {word} numbers from a list")),
-            (f"count_{key}", f"sum(1 for n in numbers if {test})",
-             (f"counts the {word} numbers in a list", f"returns how many {word} numbers a list has")),
-            (f"sum_{key}", f"sum(n for n in numbers if {test})",
-             (f"adds up the {word} numbers in a list", f"computes the sum of the {word} numbers in a list")),
-            (f"all_{key}", f"all({test} for n in numbers)",
-             (f"checks if all numbers in a list are {word}", f"tells whether every number of a list is {word}")),
-            (f"any_{key}", f"any({test} for n in numbers)",
-             (f"checks if any number in a list is {word}", f"tells whether a list has {word} numbers")),
-            (f"remove_{key}", f"[n for n in numbers if not {test}]",
-             (f"removes the {word} numbers from a list", f"returns a list without its {word} numbers")),
+            (
+                f"filter_{key}",
+                f"[n for n in numbers if {test}]",
+                (
+                    f"returns the {word} numbers of a list",
+                    f"keeps only the {word} numbers in a list",
+                    f"filters the {word} numbers from a list",
+                ),
+            ),
+            (
+                f"count_{key}",
+                f"sum(1 for n in numbers if {test})",
+                (f"counts the {word} numbers in a list", f"returns how many {word} numbers a list has"),
+            ),
+            (
+                f"sum_{key}",
+                f"sum(n for n in numbers if {test})",
+                (f"adds up the {word} numbers in a list", f"computes the sum of the {word} numbers in a list"),
+            ),
+            (
+                f"all_{key}",
+                f"all({test} for n in numbers)",
+                (f"checks if all numbers in a list are {word}", f"tells whether every number of a list is {word}"),
+            ),
+            (
+                f"any_{key}",
+                f"any({test} for n in numbers)",
+                (f"checks if any number in a list is {word}", f"tells whether a list has {word} numbers"),
+            ),
+            (
+                f"remove_{key}",
+                f"[n for n in numbers if not {test}]",
+                (f"removes the {word} numbers from a list", f"returns a list without its {word} numbers"),
+            ),
         )
         for name, value, says in kinds:
             calls = tuple(f"{name}({numbers})" for numbers in lists)
             yield Entry("numbers", f"def {name}(numbers):\n    return {value}", says, calls)
-        loop = f"def first_{key}(numbers):\n    for n in numbers:\n        if {test}:\n            return n\n    return None"
+        body = f"    for n in numbers:\n        if {test}:\n            return n\n    return None"
+        loop = f"def first_{key}(numbers):\n{body}"
         says = (f"returns the first {word} number of a list", f"finds the first {word} number in a list")
         yield Entry("numbers", loop, says, tuple(f"first_{key}({numbers})" for numbers in lists))
 
@@ -166,10 +232,18 @@ def _word_lists() -> Iterator[Entry]:
     words = '["ant", "bat", "crab", "a", "at", "bo"]'
     for key, phrase, param, test, example in _WORDS:
         kinds = (
-            (f"words_{key}", f"[word for word in words if {test}]",
-             (f"returns the words of a list {phrase}", f"finds all words in a list {phrase}")),
-            (f"count_{key}", f"sum(1 for word in words if {test})",
-             (f"counts the words in a list {phrase}", f"returns how many words of a list there are {phrase}")),
+            (
+                f"words_{key}",
+                f"[word for word in words if {test}]",
+                (f"returns the words of a list {phrase}", f"finds all words in a list {phrase}"),
+            ),
+            (
+                f"count_{key}",
+                f"sum(1 for word in words if {test})",
+                (f"counts the words in a list {phrase}", f"returns how many words of a list there are {phrase}"),
+            ),
         )
         for name, value, says in kinds:
-            yield Entry("words", f"def {name}(words, {param}):\n    return {value}", says, (f"{name}({words}, {example})",))
+            yield Entry(
+                "words", f"def {name}(words, {param}):\n    return {value}", says, (f"{name}({words}, {example})",)
+            )

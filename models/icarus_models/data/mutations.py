@@ -7,17 +7,37 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _COMPARE: dict[type[ast.cmpop], tuple[str, ...]] = {
-    ast.Lt: ("<=", ">"), ast.LtE: ("<", ">="), ast.Gt: (">=", "<"), ast.GtE: (">", "<="),
-    ast.Eq: ("!=",), ast.NotEq: ("==",), ast.In: ("not in",), ast.NotIn: ("in",), ast.Is: ("is not",), ast.IsNot: ("is",),
+    ast.Lt: ("<=", ">"),
+    ast.LtE: ("<", ">="),
+    ast.Gt: (">=", "<"),
+    ast.GtE: (">", "<="),
+    ast.Eq: ("!=",),
+    ast.NotEq: ("==",),
+    ast.In: ("not in",),
+    ast.NotIn: ("in",),
+    ast.Is: ("is not",),
+    ast.IsNot: ("is",),
 }
-_BINARY: dict[type[ast.operator], tuple[str, ...]] = {
-    ast.Add: ("-",), ast.Sub: ("+",), ast.Mult: ("+",), ast.Div: ("*",), ast.FloorDiv: ("%",), ast.Mod: ("//",),
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "-",
+    ast.Sub: "+",
+    ast.Mult: "+",
+    ast.Div: "*",
+    ast.FloorDiv: "%",
+    ast.Mod: "//",
 }
-_NAMES = {
-    "min": "max", "max": "min", "any": "all", "all": "any", "upper": "lower", "lower": "upper", "isupper": "islower",
-    "islower": "isupper", "startswith": "endswith", "endswith": "startswith", "append": "extend", "keys": "values",
-    "isdigit": "isalpha", "isalpha": "isdigit", "True": "False", "False": "True", "lstrip": "rstrip", "rstrip": "lstrip",
-}  # fmt: skip
+_SWAPPED = (
+    ("min", "max"),
+    ("any", "all"),
+    ("upper", "lower"),
+    ("isupper", "islower"),
+    ("startswith", "endswith"),
+    ("isdigit", "isalpha"),
+    ("lstrip", "rstrip"),
+)
+_NAMES = {"append": "extend", "keys": "values", **dict(_SWAPPED), **{b: a for a, b in _SWAPPED}}
+_INDICES = {"0": "1", "-1": "0", "1": "0", "::-1": "::1", "1:": "0:", ":-1": ":1"}
+_Edits = Iterator[tuple[str, ast.expr | ast.stmt, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +74,31 @@ def mutants(code: str) -> list[Mutant]:
     return sorted(result.values(), key=lambda mutant: (mutant.line, mutant.found))
 
 
-def _edits(code: str, node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.stmt, str]]:
+def _edits(code: str, node: ast.AST) -> _Edits:
     """`(kind, node to replace, its new text)` for every bug that `node` offers."""
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+    if isinstance(node, ast.stmt):
+        yield from _statements(code, node)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
         left, right = _text(code, node.left), _text(code, node.comparators[0])
-        for symbol in _COMPARE.get(type(node.ops[0]), ()):
+        for symbol in _COMPARE[type(node.ops[0])]:
             yield "comparison", node, f"{left} {symbol} {right}"
     elif isinstance(node, ast.BoolOp):
         word = "or" if isinstance(node.op, ast.And) else "and"
         yield "and/or", node, f" {word} ".join(_text(code, value) for value in node.values)
     elif isinstance(node, ast.BinOp):
-        for symbol in _BINARY.get(type(node.op), ()):
-            yield "operator", node, f"{_text(code, node.left)} {symbol} {_text(code, node.right)}"
-        if isinstance(node.right, ast.Constant) and node.right.value == 1 and isinstance(node.op, ast.Add | ast.Sub):
-            yield "off by one", node, _text(code, node.left)
+        yield from _operators(code, node)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield "dropped not", node, _text(code, node.operand)
-    elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+    elif isinstance(node, ast.Call) and not node.keywords:
+        yield from _calls(code, node)
+    elif isinstance(node, ast.Subscript) and _text(code, node.slice) in _INDICES:
+        yield "wrong index", node, f"{_text(code, node.value)}[{_INDICES[_text(code, node.slice)]}]"
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        yield "wrong constant", node, str(not node.value)
+
+
+def _statements(code: str, node: ast.stmt) -> _Edits:
+    if isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
         yield "dropped return", node, _text(code, node.value)
     elif isinstance(node, ast.Break | ast.Continue):
         yield "break/continue", node, "continue" if isinstance(node, ast.Break) else "break"
@@ -79,21 +107,22 @@ def _edits(code: str, node: ast.AST) -> Iterator[tuple[str, ast.expr | ast.stmt,
         yield "assignment", node, f"{target} = {value}"
         if isinstance(node.op, ast.Add | ast.Sub):
             yield "assignment", node, f"{target} {'-=' if isinstance(node.op, ast.Add) else '+='} {value}"
-    elif isinstance(node, ast.Call):
-        yield from _calls(code, node)
-    elif isinstance(node, ast.Subscript):
-        yield from _subscripts(code, node)
-    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value in (0, 1):
-        if type(node.value.value) is int:
-            yield "wrong start", node, f"{_text(code, node.targets[0])} = {1 - node.value.value}"
-    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
-        yield "wrong constant", node, str(not node.value)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+        value_now = node.value.value
+        if type(value_now) is int and value_now in (0, 1):
+            yield "wrong start", node, f"{_text(code, node.targets[0])} = {1 - value_now}"
 
 
-def _calls(code: str, node: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
+def _operators(code: str, node: ast.BinOp) -> _Edits:
+    left, right = _text(code, node.left), _text(code, node.right)
+    if type(node.op) in _BINARY:
+        yield "operator", node, f"{left} {_BINARY[type(node.op)]} {right}"
+    if right == "1" and isinstance(node.op, ast.Add | ast.Sub):
+        yield "off by one", node, left
+
+
+def _calls(code: str, node: ast.Call) -> _Edits:
     arguments = [_text(code, argument) for argument in node.args]
-    if node.keywords:
-        return
     if isinstance(node.func, ast.Name) and node.func.id == "range":
         *first, last = arguments
         shorter = last[:-4] if last.endswith(" + 1") else f"{last} - 1"
@@ -108,17 +137,14 @@ def _calls(code: str, node: ast.Call) -> Iterator[tuple[str, ast.expr, str]]:
         yield "wrong call", node, f"{_text(code, node.func.value)}.{_NAMES[node.func.attr]}({', '.join(arguments)})"
 
 
-def _subscripts(code: str, node: ast.Subscript) -> Iterator[tuple[str, ast.expr, str]]:
-    value, index = _text(code, node.value), _text(code, node.slice)
-    swapped = {"0": "1", "-1": "0", "1": "0", "::-1": "::1", "1:": "0:", ":-1": ":1"}.get(index)
-    if swapped:
-        yield "wrong index", node, f"{value}[{swapped}]"
-
-
 def _text(code: str, node: ast.AST) -> str:
     """The text of `node` with the parentheses that it stands in, if a part of it would need them."""
     text = ast.get_source_segment(code, node) or ""
-    return f"({text})" if isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda | ast.Compare) and "\n" not in text else text
+    return (
+        f"({text})"
+        if isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda | ast.Compare) and "\n" not in text
+        else text
+    )
 
 
 def _parses(code: str) -> bool:

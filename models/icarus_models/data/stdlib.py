@@ -9,12 +9,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_SKIPPED = {"test", "tests", "idle_test", "lib2to3", "site-packages", "__pycache__", "turtledemo", "idlelib", "ensurepip"}
+_SKIPPED = {
+    "test",
+    "tests",
+    "idle_test",
+    "lib2to3",
+    "site-packages",
+    "__pycache__",
+    "turtledemo",
+    "idlelib",
+    "ensurepip",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function: `code` without its docstring, `head` its signature line(s), `says` the docstring's first sentence."""
+    """One function: `code` without its docstring, `head` its signature, `says` the docstring's first sentence."""
 
     module: str
     name: str
@@ -47,12 +57,16 @@ def _functions_of(path: Path, module: str, max_body_lines: int) -> Iterator[Func
         if not isinstance(node, ast.FunctionDef) or node.decorator_list or len(node.body) < 2:
             continue
         docstring = ast.get_docstring(node)
-        if not docstring or any(argument.arg in ("self", "cls") for argument in node.args.args):
+        if not docstring or any(
+            argument.arg in ("self", "cls") for argument in [*node.args.posonlyargs, *node.args.args]
+        ):
             continue
         start, first, end = node.body[0].lineno, node.body[1].lineno, node.end_lineno or 0
         if end - first + 1 > max_body_lines or node.lineno >= start:
             continue
-        code = textwrap.dedent("\n".join([*lines[node.lineno - 1 : start - 1], *_without_blank(lines[first - 1 : end])]))
+        code = textwrap.dedent(
+            "\n".join([*lines[node.lineno - 1 : start - 1], *_without_blank(lines[first - 1 : end])])
+        )
         head = textwrap.dedent("\n".join(lines[node.lineno - 1 : start - 1]))
         says = " ".join(docstring.split("\n\n")[0].split()).split(". ")[0].rstrip(".")
         if code.isascii() and 15 <= len(says) <= 140 and "`" not in code and "\t" not in code:

@@ -1,0 +1,24 @@
+"""The docs say what the program does: the command reference is what `--help` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from docs.generate_commands import generated
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_command_reference_is_what_help_prints() -> None:
+    written = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert written == generated(), "run: python docs/generate_commands.py"
+
+
+def test_the_docs_name_only_files_that_exist() -> None:
+    import re
+
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)|`((?:docs|tests)/[\w./-]+\.\w+)`", page.read_text("utf-8")):
+            name = target[0] or target[1]
+            found = (ROOT / name) if target[1] else (page.parent / name)
+            assert found.exists(), f"{page.name} names {name}"

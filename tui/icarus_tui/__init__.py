@@ -1,0 +1,1 @@
+"""The full-screen conversation of `icarus-local chat`, in Textual."""

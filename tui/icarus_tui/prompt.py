@@ -1,0 +1,112 @@
+"""The input: Enter sends, Up and Down go through what was sent before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import TextArea
+
+from icarus_local.chat.figures import printable
+
+
+class Recall:
+    """The lines sent so far; what is being typed waits behind them."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._position = 0
+        self._draft = ""
+
+    def add(self, line: str) -> None:
+        """Remembers a sent line; the same one twice in a row is one."""
+        if self._lines[-1:] != [line]:
+            self._lines.append(line)
+        self._position, self._draft = len(self._lines), ""
+
+    def older(self, typed: str) -> str | None:
+        """The line before, None where there is none; `typed` is what stands in the input."""
+        if self._position == 0:
+            return None
+        if self._position == len(self._lines):
+            self._draft = typed
+        self._position -= 1
+        return self._lines[self._position]
+
+    def newer(self) -> str | None:
+        """The line after, the draft after the last, None beyond."""
+        if self._position == len(self._lines):
+            return None
+        self._position += 1
+        return self._draft if self._position == len(self._lines) else self._lines[self._position]
+
+
+class Prompt(TextArea):
+    """Where questions are typed. Pasted text keeps its lines."""
+
+    DEFAULT_CSS = """
+    Prompt { height: auto; max-height: 5; padding: 0 1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", priority=True),
+        Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
+        Binding("up", "cursor_up", "Recall"),
+    ]
+
+    class Sent(Message):
+        """Enter was pressed on a line that is not blank."""
+
+        def __init__(self, line: str) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask all, or @name one. /help")
+        self.recall = Recall()
+
+    def action_send(self) -> None:
+        """Gives the line to the app, which clears the input where it takes it."""
+        if self.text.strip():
+            self.post_message(self.Sent(self.text.rstrip()))
+
+    def accept(self, line: str) -> None:
+        """Remembers a line that was taken and clears the input."""
+        self.recall.add(line)
+        self.text = ""
+
+    def put_back(self, line: str) -> bool:
+        """Puts a question back to be asked again; False where something else is being typed."""
+        if self.text.strip():
+            return False
+        self._replace(line)
+        return True
+
+    def action_newline(self) -> None:
+        """Starts another line of the same question."""
+        self.insert("\n")
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Up inside the text; from its first row, the line sent before."""
+        if select or not self.navigator.is_first_wrapped_line(self.cursor_location):
+            super().action_cursor_up(select)
+        elif (line := self.recall.older(self.text)) is not None:
+            self._replace(line)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Down inside the text; from its last row, the line sent after."""
+        if select or not self.navigator.is_last_wrapped_line(self.cursor_location):
+            super().action_cursor_down(select)
+        elif (line := self.recall.newer()) is not None:
+            self._replace(line)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        # The widget would draw control characters as they are.
+        event.prevent_default()
+        text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        await super()._on_paste(events.Paste(text))
+
+    def _replace(self, line: str) -> None:
+        self.text = line
+        self.move_cursor(self.document.end)
