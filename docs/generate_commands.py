@@ -22,7 +22,8 @@ def generated() -> str:
 
 
 def _sections(command: click.Command, name: str, parent: click.Context | None) -> list[str]:
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=_WIDTH, max_content_width=_WIDTH)
+    settings = {**command.context_settings, "terminal_width": _WIDTH, "max_content_width": _WIDTH}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
     path = context.command_path
     parts = [f"## {path}\n\n```text\n{command.get_help(context)}\n```\n"]
     if isinstance(command, click.Group):

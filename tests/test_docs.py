@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from docs.generate_commands import generated
@@ -15,10 +16,8 @@ def test_the_command_reference_is_what_help_prints() -> None:
 
 
 def test_the_docs_name_only_files_that_exist() -> None:
-    import re
-
+    links = re.compile(r"\]\((?!https?:)([^)#]+)\)|`((?:docs|tests)/[\w./-]+\.\w+)`")
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)|`((?:docs|tests)/[\w./-]+\.\w+)`", page.read_text("utf-8")):
-            name = target[0] or target[1]
-            found = (ROOT / name) if target[1] else (page.parent / name)
-            assert found.exists(), f"{page.name} names {name}"
+        for link, path in links.findall(page.read_text("utf-8")):
+            target = page.parent / link if link else ROOT / path
+            assert target.exists(), f"{page.name} names {link or path}"

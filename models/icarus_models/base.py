@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from icarus_local.errors import IcarusError, ModelFileError
+from icarus_local.paths import cache_dir
 
 _FORMAT = 1  # of the cached folders; raise it when what is written below changes
 
@@ -26,9 +25,8 @@ def file_sha256(path: Path) -> str:
 
 
 def default_cache() -> Path:
-    """Where dequantised bases are kept: `ICARUS_HOME`, else the user's cache folder. Nothing is made here."""
-    home = os.environ.get("ICARUS_HOME")
-    return (Path(home) / "cache" if home else platformdirs.user_cache_path("icarus-local")) / "torch"
+    """Where dequantised bases are kept. Nothing is made here."""
+    return cache_dir() / "torch"
 
 
 def load_base(source: Path, cache: Path | None = None) -> PreTrainedModel:

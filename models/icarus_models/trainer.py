@@ -58,7 +58,8 @@ def heldout_loss(model: PeftModel, samples: Sequence[Sample], batch: int = 8) ->
     with torch.no_grad():
         for start in range(0, len(ordered), batch):
             some = ordered[start : start + batch]
-            total += float(two_stream_loss(model, collate(some), reduction="sum"))
+            batch_of = {name: tensor.to(model.device) for name, tensor in collate(some).items()}
+            total += float(two_stream_loss(model, batch_of, reduction="sum"))
             count += sum(len(sample.labels) for sample in some)
     return total / count
 

@@ -155,7 +155,6 @@ def _arguments(recipe: Recipe, out: Path, steps: int, save_steps: int) -> Traini
         weight_decay=0.0,
         max_grad_norm=1.0,
         seed=recipe.seed,
-        use_cpu=True,
         train_sampling_strategy="sequential",  # the order is in the data set: see `plan_batches`
         logging_steps=5,
         save_steps=save_steps,

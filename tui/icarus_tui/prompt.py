@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual import events
-from textual.binding import Binding, BindingType
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.message import Message
 from textual.widgets import TextArea
 
@@ -50,7 +50,7 @@ class Prompt(TextArea):
     Prompt { height: auto; max-height: 5; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", priority=True),
+        Binding("enter", "send", "Send"),
         Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
         Binding("up", "cursor_up", "Recall"),
     ]
@@ -101,6 +101,14 @@ class Prompt(TextArea):
         elif (line := self.recall.newer()) is not None:
             self._replace(line)
 
+    async def _on_key(self, event: events.Key) -> None:
+        # Textual runs a key's action when the event has bubbled up to the app; by then, letters typed after it may
+        # have been inserted, or with a priority binding, those before it may not.
+        if action := _ACTIONS.get(event.key):
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action(action, self)
+
     async def _on_paste(self, event: events.Paste) -> None:
         # The widget would draw control characters as they are.
         event.prevent_default()
@@ -110,3 +118,9 @@ class Prompt(TextArea):
     def _replace(self, line: str) -> None:
         self.text = line
         self.move_cursor(self.document.end)
+
+
+_ACTIONS = {
+    key: bindings[-1].action
+    for key, bindings in BindingsMap([*TextArea.BINDINGS, *Prompt.BINDINGS]).key_to_bindings.items()
+}
