@@ -8,7 +8,7 @@ from icarus_local.chat.agents import Agent
 from icarus_local.errors import RequestError
 from icarus_local.text.template import Answer, ChatTemplate, Message
 
-DEFAULT_SYSTEM = "You are a team of specialists who share one conversation."
+DEFAULT_SYSTEM = "You are helpful AI assistants who share one conversation."
 
 
 @dataclass(frozen=True, slots=True)

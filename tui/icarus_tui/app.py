@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRAIN_S = 0.05
-_CTRL_C_S = 2.0
+_HINT_S = 2.0
 
 _HELP = """\
 A line is a question to all agents in turn; @name QUESTION asks one of them. You may type ahead.
@@ -73,8 +73,9 @@ class IcarusApp(App[None]):
         self._open: deque[Exchange] = deque()
         self._drain_timer: Timer | None = None
         self._stoppable = False
-        self._interrupted = -_CTRL_C_S
-        self._transcript, self._prompt = Transcript(), Prompt()
+        self._hint, self._hint_until = "", 0.0
+        self._quit_until = 0.0
+        self._transcript, self._prompt = Transcript(), Prompt(self._submit)
         self._status, self._activity = Status(names, n_ctx), Activity()
 
     def compose(self) -> ComposeResult:
@@ -103,34 +104,28 @@ class IcarusApp(App[None]):
             exchange.stop()
         self._reader.close()
 
-    def on_prompt_sent(self, event: Prompt.Sent) -> None:
-        """A command, or a question."""
-        parsed = parse(event.line)
-        if isinstance(parsed, Question):
-            self._ask(event.line, parsed)
-        else:
-            self._command(event.line, parsed)
+    def _submit(self, line: str) -> bool:
+        parsed = parse(line)
+        return self._ask(line, parsed) if isinstance(parsed, Question) else self._command(parsed)
 
-    def _command(self, line: str, command: Command) -> None:
+    def _command(self, command: Command) -> bool:
         if command.name not in COMMANDS:
             known = ", ".join(f"/{name}" for name in COMMANDS)
             self._transcript.add(Notice(f"there is no command /{command.name}. There are {known}", error=True))
-            return
-        self._prompt.accept(line)
+            return False
         if command.name == "quit":
             self.exit()
         else:
             listed = "\n".join(f"/{name}: {what}" for name, what in COMMANDS.items())
             self._transcript.add(Notice(_HELP + listed))
+        return True
 
-    def _ask(self, line: str, question: Question) -> None:
+    def _ask(self, line: str, question: Question) -> bool:
         try:
             request = self._worker.ask(question.text, question.names)
         except RequestError as error:
-            # The line stays in the input, to be corrected.
             self._transcript.add(Notice(str(error), error=True))
-            return
-        self._prompt.accept(line)
+            return False
         exchange = Exchange(line, question.text, question.names, request)
         if self._open:
             exchange.show_state("queued")
@@ -140,11 +135,12 @@ class IcarusApp(App[None]):
         if self._drain_timer is not None:
             self._drain_timer.resume()
         self._show_activity()
+        return True
 
     def _drain(self) -> None:
         """Shows what has come since the last time."""
         outcomes = self._reader.take()
-        if not outcomes:
+        if not outcomes or not self._transcript.is_attached:
             return
         for outcome in outcomes:
             self._show(self._open[0], outcome)
@@ -174,17 +170,18 @@ class IcarusApp(App[None]):
             self._open[0].show_state("")
         if exchange.answered:
             return
-        back = self._prompt.put_back(exchange.line)
-        where = "it is in the input again" if back else "Up brings it back"
+        # The session has taken the question out of the conversation, and so does the screen.
+        where = "it is in the input again" if self._prompt.put_back(exchange.line) else "Up brings it back"
         if exchange.failed:
             exchange.show_state("taken back")
-        else:
-            # The session has taken the question out of the conversation; so does the screen.
-            self._transcript.discard(exchange)
-            self._transcript.add(Notice(f"Stopped before anybody answered; the question was taken back, {where}."))
+            return
+        why = "Stopped before anybody answered" if exchange.stopping else "Nobody said anything"
+        self._transcript.discard(exchange)
+        self._transcript.add(Notice(f"{why}; the question was taken back, {where}."))
 
     def _show_activity(self) -> None:
-        self._activity.show(_activity(self._open))
+        hinting = time.monotonic() < self._hint_until
+        self._activity.show(self._hint if hinting else _activity(self._open))
         if self._stoppable != bool(self._open):
             # Not more often: the footer is made anew each time.
             self._stoppable = bool(self._open)
@@ -212,13 +209,17 @@ class IcarusApp(App[None]):
         if selected := self._prompt.selected_text or self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
-            self._activity.show(f"{len(selected)} characters sent to the terminal's clipboard")
-        elif time.monotonic() - self._interrupted < _CTRL_C_S:
+            self._show_hint(f"{len(selected)} characters sent to the terminal's clipboard")
+        elif time.monotonic() < self._quit_until:
             self.exit()
         else:
-            self._interrupted = time.monotonic()
-            self._activity.show("Ctrl-C again quits" + ("; Esc stops the answer" if self._open else ""))
-            self.set_timer(_CTRL_C_S, self._show_activity)
+            self._quit_until = time.monotonic() + _HINT_S
+            self._show_hint("Ctrl-C again quits" + ("; Esc stops the answer" if self._open else ""))
+
+    def _show_hint(self, hint: str) -> None:
+        self._hint, self._hint_until = hint, time.monotonic() + _HINT_S
+        self.set_timer(_HINT_S + _DRAIN_S, self._show_activity)
+        self._show_activity()
 
 
 def run_tui(worker: Worker, notices: Sequence[str], n_ctx: int) -> None:

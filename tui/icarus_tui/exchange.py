@@ -30,7 +30,7 @@ class Notice:
     """Something the program says."""
 
     def __init__(self, text: str, error: bool = False) -> None:
-        self.blocks = [Block(literal(f"{text}\n"), "error" if error else "quiet")]
+        self.blocks = [_gap(), Block(literal(text), "error" if error else "quiet")]
 
 
 class Exchange:
@@ -50,7 +50,7 @@ class Exchange:
         self._question = Block(Content(""), "question")
         self._name, self._said = Block(Content("")), Block(Content(""))
         self._pieces: list[str] = []
-        self.blocks = [self._question, Block(Content(""))]
+        self.blocks = [_gap(), self._question]
         self.show_state("")
 
     def show_state(self, state: QuestionState) -> None:
@@ -69,7 +69,7 @@ class Exchange:
         self.speaker, self.speaking = agent, False
         self._name, self._said = Block(literal(agent, f"bold {colour}")), Block(Content(""))
         self._pieces = []
-        self.blocks += [self._name, self._said]
+        self.blocks += [_gap(), self._name, self._said]
 
     def append(self, text: str) -> None:
         """More of the answer in progress."""
@@ -81,7 +81,7 @@ class Exchange:
         """The answer in progress is whole, or was stopped: colours its text and shows what it cost."""
         self.answered = self.answered or done.generated > 0
         self._close(stopped=done.finish_reason == "cancelled")
-        self.blocks.append(Block(literal(f"{figures(done)}\n"), "quiet"))
+        self.blocks.append(Block(literal(figures(done)), "quiet"))
 
     def fail(self, error: BaseException) -> None:
         """The request ended with an error."""
@@ -90,10 +90,14 @@ class Exchange:
         if self.speaker:
             self._close(stopped=True)
         text = str(error) if isinstance(error, IcarusError) else f"{type(error).__name__}: {error}"
-        self.blocks.append(Block(literal(f"{text}\n"), "error"))
+        self.blocks += [_gap(), Block(literal(text), "error")]
 
     def _close(self, stopped: bool) -> None:
         self._said.replace(answer("".join(self._pieces)))
         if stopped:
             self._name.replace(Content.assemble(self._name.lines[0], literal(" stopped", "dim")))
         self.speaker = ""
+
+
+def _gap() -> Block:
+    return Block(Content(""))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingsMap, BindingType
-from textual.message import Message
 from textual.widgets import TextArea
 
 from icarus_local.chat.figures import printable
@@ -55,26 +55,18 @@ class Prompt(TextArea):
         Binding("up", "cursor_up", "Recall"),
     ]
 
-    class Sent(Message):
-        """Enter was pressed on a line that is not blank."""
-
-        def __init__(self, line: str) -> None:
-            super().__init__()
-            self.line = line
-
-    def __init__(self) -> None:
+    def __init__(self, submit: Callable[[str], bool]) -> None:
+        """`submit` gets a sent line and says whether it takes it; one that it does not take stays, to be corrected."""
         super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask all, or @name one. /help")
+        self._submit = submit
         self.recall = Recall()
 
     def action_send(self) -> None:
-        """Gives the line to the app, which clears the input where it takes it."""
-        if self.text.strip():
-            self.post_message(self.Sent(self.text.rstrip()))
-
-    def accept(self, line: str) -> None:
-        """Remembers a line that was taken and clears the input."""
-        self.recall.add(line)
-        self.text = ""
+        """Submits what was typed. At once, as what is typed next belongs to the next question."""
+        line = self.text.rstrip()
+        if line and self._submit(line):
+            self.recall.add(line)
+            self.text = ""
 
     def put_back(self, line: str) -> bool:
         """Puts a question back to be asked again; False where something else is being typed."""

@@ -28,7 +28,7 @@ class Status(Static):
         tokens = min(done.reused + done.encoded + done.generated, self._n_ctx)
         one, separate = done.kv_bytes / 2**20, done.kv_bytes_separate / 2**20
         self._cache = (
-            f"{tokens}/{self._n_ctx} tokens, {one:.1f} MiB in one cache; {len(self._agents)} caches: {separate:.1f} MiB"
+            f"{tokens}/{self._n_ctx} tokens, {one:.1f} MiB; {len(self._agents)} separate caches: {separate:.1f} MiB"
         )
         self.update(self._content())
 

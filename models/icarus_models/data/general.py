@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from icarus_local.chat.conversation import Conversation
+from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
 from icarus_local.errors import IcarusError
 from icarus_local.text.template import FALLBACK_SOURCE, ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
@@ -85,16 +85,16 @@ Goodbye!""".splitlines()
 def answers(base: Path, cache: Path, questions: Sequence[str] = QUESTIONS) -> list[tuple[str, str]]:
     """Each question with the base's greedy answer of at most `MAX_TOKENS` tokens, whole sentences only.
 
-    Kept in `cache`, a JSON file bound to the questions; made anew (a few minutes) when they differ.
+    Kept in `cache`, a JSON file bound to what was asked; made anew (a few minutes) when they differ.
     """
+    asked = {"base": base.name, "system": DEFAULT_SYSTEM, "questions": list(questions)}
     if cache.is_file():
         kept = json.loads(cache.read_text(encoding="utf-8"))
-        if kept.get("questions") == list(questions) and kept.get("base") == base.name:
+        if {key: kept.get(key) for key in asked} == asked:
             return [(question, answer) for question, answer in kept["pairs"] if answer]
     pairs = list(zip(questions, _ask_base(base, questions), strict=True))
     cache.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"base": base.name, "questions": list(questions), "pairs": pairs}
-    cache.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    cache.write_text(json.dumps({**asked, "pairs": pairs}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return [(question, answer) for question, answer in pairs if answer]
 
 

@@ -1,0 +1,89 @@
+"""The app over a scripted worker, driven without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from textual import events
+from textual.pilot import Pilot
+
+from icarus_tui.app import IcarusApp
+from icarus_tui.prompt import Prompt
+from icarus_tui.status import Activity, Status
+from icarus_tui.transcript import Transcript
+from tests.tui.fake import FakeWorker
+
+
+class Screen:
+    def __init__(self, app: IcarusApp, pilot: Pilot[None]) -> None:
+        self.app, self.pilot = app, pilot
+        self.prompt, self.transcript = app.query_one(Prompt), app.query_one(Transcript)
+
+    @property
+    def text(self) -> str:
+        """The transcript, as it was written."""
+        return self.transcript.text
+
+    @property
+    def status(self) -> str:
+        return str(self.app.query_one(Status).visual)
+
+    @property
+    def activity(self) -> str:
+        return str(self.app.query_one(Activity).visual)
+
+    def rows(self) -> list[str]:
+        """What a terminal would show."""
+        return [strip.text for strip in self.app.screen._compositor.render_strips()]
+
+    def key(self, *keys: str) -> None:
+        """Keys in one burst, without waiting for what they do."""
+        for key in keys:
+            character = key if len(key) == 1 else {"space": " "}.get(key)
+            self.app.post_message(events.Key(key, character))
+
+    def type(self, text: str) -> None:
+        self.key(*text)
+
+    def send(self, line: str) -> None:
+        self.key(*line, "enter")
+
+    async def until(self, condition: Callable[[], object], within: float = 10.0) -> float:
+        """Seconds until `condition` held."""
+        start = time.monotonic()
+        while not condition():
+            assert time.monotonic() - start < within, f"waited in vain; the screen shows\n{chr(10).join(self.rows())}"
+            await asyncio.sleep(0.005)
+        return time.monotonic() - start
+
+    async def idle(self) -> None:
+        """Waits until every question is answered and shown."""
+        await self.until(lambda: not self.activity)
+        await self.pilot.pause()
+
+
+@asynccontextmanager
+async def screen(
+    worker: FakeWorker, size: tuple[int, int] = (80, 24), notices: Sequence[str] = (), n_ctx: int = 4096
+) -> AsyncIterator[Screen]:
+    app = IcarusApp(worker.as_worker(), notices, n_ctx)
+    async with app.run_test(size=size) as pilot:
+        yield Screen(app, pilot)
+
+
+def on_screen(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs an async test."""
+    import functools
+
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
+
+
+Waits = Callable[[], Awaitable[None]]
