@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import sys
@@ -119,9 +120,17 @@ def run_chat(options: ChatOptions) -> None:
             return
         for notice in notices:
             click.echo(f"icarus-local: {notice}", err=True)
-        interactive = sys.stdin.isatty() and not options.as_json
+        _never_fail_on_encoding()
+        interactive = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
         for line in _lines(interactive):
             _answer(worker, line, options.as_json)
+
+
+def _never_fail_on_encoding() -> None:
+    """A byte that is no text, or a character that the terminal lacks, must not end a conversation."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _lines(interactive: bool) -> Iterator[str]:
@@ -173,7 +182,7 @@ def _answer(worker: Worker, line: str, as_json: bool) -> None:
 def _show(event: AnswerStarted | TextDelta | AnswerDone, as_json: bool) -> None:
     if as_json:
         if isinstance(event, AnswerDone):
-            click.echo(json.dumps(dataclasses.asdict(event), ensure_ascii=False))
+            click.echo(json.dumps(dataclasses.asdict(event)))
         return
     if isinstance(event, AnswerStarted):
         click.echo(f"{event.agent}:")

@@ -287,7 +287,7 @@ def check_fits(adapter: Adapter, base_family_id: str, shapes: Mapping[str, tuple
         )
         raise AdapterError(
             f"{adapter.path} is for another base ({wanted}); this base is of the family {base_family_id[:12]}",
-            "Use the base that it was trained on, in any quantisation, or train an adapter for this one with icarus-train",
+            "Use the base that it was trained on, in any quantisation, or train one for this base with icarus-train",
         )
     if not adapter.pairs:
         raise AdapterError(f"{adapter.path} holds no tensors: it would change nothing", _RECONVERT)

@@ -88,6 +88,12 @@ def _read_hyperparameters(file: GgufFile) -> Hyperparameters:
     tokens = file.tensors.get("token_embd.weight")
     if tokens is None or len(tokens.shape) != 2:
         raise ModelFileError(f"{file.path} lacks the tensor token_embd.weight", "Convert the model again")
+    n_texts = file.array_length("tokenizer.ggml.tokens")
+    if n_texts != tokens.shape[1]:
+        raise ModelFileError(
+            f"{file.path} has {n_texts} token texts and {tokens.shape[1]} embeddings: it cannot be talked to",
+            "Convert the model again, with its tokenizer",
+        )
     scaling = file.value(f"{arch}.rope.scaling.type")
     return Hyperparameters(
         architecture=arch,

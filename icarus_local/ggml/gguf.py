@@ -160,6 +160,13 @@ class GgufFile:
             return [text.decode("utf-8", "replace") for text in raw]
         return np.frombuffer(raw, np.dtype(_DTYPES[self._ggml.gguf_get_arr_type(self._gguf, key_id)]))
 
+    def array_length(self, key: str) -> int:
+        """Number of elements of an array; 0 where the key is missing or no array."""
+        key_id = self._find(key)
+        if key_id < 0 or self._ggml.gguf_get_kv_type(self._gguf, key_id) != _ARRAY:
+            return 0
+        return int(self._ggml.gguf_get_arr_n(self._gguf, key_id))
+
     def array_bytes(self, key: int | str) -> bytes | list[bytes]:
         """An array's raw bytes; for strings a list of each one's bytes."""
         ggml = self._ggml

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 from icarus_local.errors import ModelFileError, RequestError
-from icarus_local.ggml.gguf import GgufFile, check_header
+from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import load_llama
-from icarus_local.ggml.vocabulary import vocabulary_sha256
+from icarus_local.ggml.vocabulary import check_vocabulary, vocabulary_sha256
 
 _ATTR_UNKNOWN, _ATTR_CONTROL, _ATTR_USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
 
@@ -29,9 +29,9 @@ class Tokenizer:
         """Opens the vocabulary.
 
         Raises:
-            ModelFileError: not a GGUF file, or libllama cannot use its vocabulary.
+            ModelFileError: not a GGUF file, or its vocabulary cannot be used.
         """
-        check_header(path)
+        check_vocabulary(path)
         self.path = path
         self._llama = load_llama()
         params = self._llama.llama_model_default_params()
@@ -44,7 +44,7 @@ class Tokenizer:
         self._vocab = self._llama.llama_model_get_vocab(self._model)
         self.n_vocab = int(self._llama.llama_vocab_n_tokens(self._vocab))
         raw = self._llama.llama_model_chat_template(self._model, None)
-        self.template_source: str | None = raw.decode("utf-8") if raw else None
+        self.template_source: str | None = raw.decode("utf-8", "replace") if raw else None
         self.bos = self._special(self._llama.llama_vocab_bos)
         self.eos = self._special(self._llama.llama_vocab_eos)
         self.controls: dict[str, int] = {}
@@ -70,7 +70,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text: no BOS is added and control tokens in it stay text."""
-        data = text.encode("utf-8", "surrogatepass")
+        data = text.encode("utf-8", "replace")
         capacity = len(data) + 8
         while True:
             ids = (ctypes.c_int32 * capacity)()

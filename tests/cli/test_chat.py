@@ -123,3 +123,16 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     after = json.loads(process.stdout.readline())
     assert after["reused"] >= stopped["generated"] - 1
     assert process.wait(60) == 0
+
+
+def test_bytes_that_are_no_text_and_terminal_commands_do_no_harm() -> None:
+    result = subprocess.run(
+        [*COMMAND, "chat", "--agents", "base", "--max-tokens", "2"],
+        input=b"\xff\xfe \x1b[2J hello\n\xed\xa0\x80\n",
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count(b"[base: ") == 2
+    assert b"\x1b" not in result.stdout

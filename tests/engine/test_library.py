@@ -40,7 +40,7 @@ def test_c_logs_are_logging_records_and_not_on_stderr(
     broken.write_bytes(tiny.path.read_bytes()[:2000])
     with caplog.at_level(logging.DEBUG, "icarus_local"):
         for open_file in (GgufFile, Tokenizer):
-            with pytest.raises(Exception, match="damaged|cannot read"):
+            with pytest.raises(Exception, match=r"damaged|cannot read"):
                 open_file(broken)
     assert {record.name for record in caplog.records} >= {"icarus_local.ggml.log", "icarus_local.llama.log"}
     assert capfd.readouterr().err == ""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from icarus_local.errors import ModelFileError, RequestError
 from icarus_local.text.tokenizer import Tokenizer
+from tests.gguf_files import rewritten
 from tests.tiny import Tiny
 
 
@@ -40,13 +41,20 @@ def test_ids_outside_the_vocabulary_are_refused(smollm2_tokenizer: Tokenizer) ->
             smollm2_tokenizer.piece(token)
 
 
-def test_a_file_without_vocabulary_is_refused(tmp_path: Path) -> None:
-    import gguf
+BROKEN = {
+    "no kind": ({"tokenizer.ggml.model": None}, "of the kind None"),
+    "another kind": ({"tokenizer.ggml.model": "bert"}, "of the kind 'bert'"),
+    "no texts": ({"tokenizer.ggml.tokens": None}, "tokens"),
+    "a text twice": ({"tokenizer.ggml.tokens": ["same"] * 273}, "273 tokens have the text 'same'"),
+    "types of another length": ({"tokenizer.ggml.token_type": [1, 2]}, "one 32-bit number per token"),
+    "a byte that is none": ({"tokenizer.ggml.token_type": [6] * 273}, "token 0 is a byte and has the text"),
+    "SentencePiece without bytes": ({"tokenizer.ggml.model": "llama"}, "lacks the byte 0x00"),
+    "no merges": ({"tokenizer.ggml.merges": None}, "libllama cannot read its vocabulary"),
+}
 
-    writer = gguf.GGUFWriter(tmp_path / "empty.gguf", "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(ModelFileError, match="libllama cannot read its vocabulary"):
-        Tokenizer(tmp_path / "empty.gguf")
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_vocabulary_is_named(tiny: Tiny, tmp_path: Path, case: str) -> None:
+    keys, message = BROKEN[case]
+    with pytest.raises(ModelFileError, match=message):
+        Tokenizer(rewritten(tiny.path, tmp_path / "broken.gguf", keys))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.tui.fake import FakeWorker
 
 
 class Screen:
-    def __init__(self, app: IcarusApp, pilot: Pilot[None]) -> None:
-        self.app, self.pilot = app, pilot
+    def __init__(self, app: IcarusApp, pilot: Pilot[None], worker: FakeWorker) -> None:
+        self.app, self.pilot, self.worker = app, pilot, worker
         self.prompt, self.transcript = app.query_one(Prompt), app.query_one(Transcript)
 
     @property
@@ -49,8 +50,16 @@ class Screen:
     def type(self, text: str) -> None:
         self.key(*text)
 
-    def send(self, line: str) -> None:
+    async def send(self, line: str) -> None:
+        """Types a question and sees it taken."""
+        asked = len(self.worker.asked)
         self.key(*line, "enter")
+        await self.until(lambda: len(self.worker.asked) > asked and not self.prompt.text)
+
+    async def ask(self, line: str) -> None:
+        """Asks and waits for the answers."""
+        await self.send(line)
+        await self.idle()
 
     async def until(self, condition: Callable[[], object], within: float = 10.0) -> float:
         """Seconds until `condition` held."""
@@ -72,18 +81,14 @@ async def screen(
 ) -> AsyncIterator[Screen]:
     app = IcarusApp(worker.as_worker(), notices, n_ctx)
     async with app.run_test(size=size) as pilot:
-        yield Screen(app, pilot)
+        yield Screen(app, pilot, worker)
 
 
 def on_screen(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Runs an async test."""
-    import functools
 
     @functools.wraps(test)
     def run(*args: object, **kwargs: object) -> None:
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
 
     return run
-
-
-Waits = Callable[[], Awaitable[None]]

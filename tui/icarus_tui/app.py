@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.timer import Timer
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _DRAIN_S = 0.05
 _HINT_S = 2.0
+_PROMPT_ROWS = 8
 
 _HELP = """\
 A line is a question to all agents in turn; @name QUESTION asks one of them. You may type ahead.
@@ -93,6 +95,10 @@ class IcarusApp(App[None]):
         self._prompt.focus()
         self._drain_timer = self.set_interval(_DRAIN_S, self._drain, pause=True)
         _on_termination(self.exit)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Leaves the conversation most of a small terminal."""
+        self._prompt.styles.max_height = max(1, min(event.size.height // 4, _PROMPT_ROWS))
 
     def on_unmount(self) -> None:
         """Lets go of everything that is under way."""

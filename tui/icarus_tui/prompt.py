@@ -47,7 +47,7 @@ class Prompt(TextArea):
     """Where questions are typed. Pasted text keeps its lines."""
 
     DEFAULT_CSS = """
-    Prompt { height: auto; max-height: 5; padding: 0 1; }
+    Prompt { height: auto; padding: 0 1; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send"),
@@ -103,6 +103,7 @@ class Prompt(TextArea):
 
     async def _on_paste(self, event: events.Paste) -> None:
         # The widget would draw control characters as they are.
+        event.stop()
         event.prevent_default()
         text = printable(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         await super()._on_paste(events.Paste(text))
