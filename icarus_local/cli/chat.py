@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from icarus_local.chat.address import split_address
 from icarus_local.chat.agents import BASE_NAME, Agent, base_agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
 from icarus_local.chat.figures import figures, printable
@@ -25,8 +25,6 @@ from icarus_local.engine.engine import Engine
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.text.template import FALLBACK_NAME, FALLBACK_SOURCE, ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
-
-_ADDRESSED = re.compile(r"\s*@(?P<name>[\w-]+)[,:]?\s+(?P<text>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,9 @@ class ChatOptions:
     @property
     def on_a_screen(self) -> bool:
         """Whether there is a terminal to draw on, and nobody asked for lines."""
-        return sys.stdin.isatty() and sys.stdout.isatty() and not self.plain and not self.as_json
+        # Textual draws on stderr.
+        on_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+        return on_terminal and not self.plain and not self.as_json
 
 
 def choose_agents(names: str, max_tokens: int | None) -> list[Agent]:
@@ -157,9 +157,8 @@ def _read_line(interactive: bool) -> str:
 
 
 def _answer(worker: Worker, line: str, as_json: bool) -> None:
-    match = _ADDRESSED.fullmatch(line)
     try:
-        request = worker.ask(match["text"], [match["name"]]) if match else worker.ask(line)
+        request = worker.ask(*split_address(line))
     except RequestError as error:
         click.echo(f"icarus-local: {error}", err=True)
         return

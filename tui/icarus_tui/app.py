@@ -55,8 +55,10 @@ class IcarusApp(App[None]):
     """
 
     CSS = """
-    Screen { layout: vertical; }
+    Screen.-low Activity, Screen.-low Footer { display: none; }
+    Screen.-low Status { max-height: 1; }
     """
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (9, "-high")]  # noqa: RUF012 -- Textual annotates it as it does
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", priority=True),

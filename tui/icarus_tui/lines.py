@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from icarus_local.chat.address import split_address
+
 COMMANDS = {"help": "show keys and commands", "quit": "end the chat"}
 
 # A path such as /etc/passwd is no command: after the word comes a space or nothing.
 _COMMAND = re.compile(r"/(?P<name>\w+)(\s.*)?", re.DOTALL)
-_ADDRESSED = re.compile(r"\s*@(?P<name>[\w-]+)[,:]?(\s+(?P<text>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,4 @@ def parse(line: str) -> Command | Question:
     """Reads a sent line. A space before the slash makes a question of what would be a command."""
     if command := _COMMAND.fullmatch(line):
         return Command(command["name"])
-    if addressed := _ADDRESSED.fullmatch(line):
-        return Question(addressed["text"] or "", (addressed["name"],))
-    return Question(line)
+    return Question(*split_address(line))

@@ -1,0 +1,147 @@
+"""The command in a real terminal: it draws, answers, stops, and gives the shell its terminal back."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+ROOT = Path(__file__).parents[2]
+COMMAND = shlex.join(
+    [sys.executable, "-c", "from icarus_local.cli.main import main; main()", "chat", "--agents", "base"]
+)
+FAKE = """
+import sys
+sys.path.insert(0, {root!r})
+from icarus_local.chat.events import AnswerStarted, TextDelta
+from icarus_tui.app import run_tui
+from tests.tui.fake import HOLD, FakeWorker, done
+def script(text, names):
+    return [AnswerStarted("coder"), TextDelta("coder", "a first part \\x1b[2J"), HOLD, done("coder", "")]
+class Worker(FakeWorker):
+    def ask(self, text, names=()):
+        if text == "crash":
+            raise KeyError("a bug")
+        return super().ask(text, names)
+run_tui(Worker(script).as_worker(), ["a notice"], 4096)
+"""
+
+
+class Terminal:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        # readline, which pytest loads, puts LINES and COLUMNS into the environment of what is started here; they would
+        # be taken for the terminal's size for ever.
+        shell = "env -u LINES -u COLUMNS PS1='prompt> ' sh"
+        self.tmux("-f", os.devnull, "new-session", "-d", "-x", "100", "-y", "30", shell)
+
+    def tmux(self, *arguments: str) -> str:
+        command = ["tmux", "-L", self.name, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def text(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def until(self, condition: Callable[[str], object], within: float = 20) -> float:
+        start = time.monotonic()
+        while not condition(text := self.text()):
+            assert time.monotonic() - start < within, f"waited in vain; the terminal shows\n{text}"
+            time.sleep(0.05)
+        return time.monotonic() - start
+
+    def given_back(self) -> None:
+        """The shell is there, on its own screen, with echo, cursor, and without mouse reports."""
+        self.keys("echo exit $?; stty -a | grep -ow '[-]*echo'", "Enter")
+        self.until(lambda text: "\necho\nprompt>" in text)
+        assert self.tmux("display-message", "-p", "#{alternate_on}#{mouse_any_flag}#{cursor_flag}").strip() == "001"
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    # A server of its own: one that is ending may still answer to a name used again.
+    terminal = Terminal(f"icarus-test-{uuid.uuid4().hex[:12]}")
+    yield terminal
+    terminal.tmux("kill-server")
+
+
+@pytest.fixture
+def fake(terminal: Terminal, tmp_path: Path) -> Terminal:
+    """The screen over a worker whose answer goes on until it is stopped."""
+    program = tmp_path / "program.py"
+    program.write_text(FAKE.format(root=str(ROOT)))
+    terminal.keys(shlex.join([sys.executable, str(program)]), "Enter")
+    terminal.until(lambda text: "a notice" in text and "Send" in text)
+    return terminal
+
+
+def test_escape_stops_and_ctrl_q_gives_the_terminal_back(fake: Terminal) -> None:
+    fake.keys("question", "Enter")
+    fake.until(lambda text: "a first part" in text and "coder is answering" in text)
+    assert "a notice" in fake.text()
+    fake.keys("Escape")
+    assert fake.until(lambda text: "coder stopped" in text) < 1.5
+    fake.tmux("resize-window", "-x", "40", "-y", "10")
+    fake.until(lambda text: "separate ones]" in text)
+    fake.keys("C-q")
+    fake.until(lambda text: text.rstrip().endswith("prompt>"))
+    fake.given_back()
+    assert "exit 0" in fake.text()
+
+
+def test_ctrl_c_twice_while_answering_quits(fake: Terminal) -> None:
+    fake.keys("question", "Enter")
+    fake.until(lambda text: "a first part" in text)
+    fake.keys("C-c")
+    fake.until(lambda text: "Ctrl-C again quits" in text)
+    fake.keys("C-c")
+    fake.until(lambda text: text.rstrip().endswith("prompt>"), within=3)
+    fake.given_back()
+
+
+@pytest.mark.parametrize("signal", ["TERM", "INT", "HUP"])
+def test_a_signal_gives_the_terminal_back(fake: Terminal, signal: str) -> None:
+    shell = fake.tmux("display-message", "-p", "#{pane_pid}").strip()
+    subprocess.run(["pkill", f"-{signal}", "-P", shell], check=True)
+    fake.until(lambda text: text.rstrip().endswith("prompt>"), within=5)
+    fake.given_back()
+
+
+def test_a_crash_gives_the_terminal_back_and_shows_the_trace(fake: Terminal) -> None:
+    fake.keys("crash", "Enter")
+    fake.until(lambda text: text.rstrip().endswith("prompt>"))
+    assert "the screen failed. --plain works without it" in fake.text()
+    fake.given_back()
+    assert "exit 1" in fake.text()
+    assert "KeyError: 'a bug'" in fake.tmux("capture-pane", "-p", "-S", "-400")
+
+
+@pytest.mark.slow
+def test_the_command_answers_stops_and_gives_the_terminal_back(terminal: Terminal) -> None:
+    terminal.keys(COMMAND, "Enter")
+    terminal.until(lambda text: "Ask all" in text, within=120)
+    terminal.keys("What is the capital of France?", "Enter")
+    terminal.until(lambda text: "[base: " in text and "generated" in text, within=120)
+    assert "Paris" in terminal.text()
+    terminal.keys("Tell me a very long story about a fox.", "Enter")
+    terminal.until(lambda text: "base is answering" in text, within=60)
+    time.sleep(0.5)
+    terminal.keys("Escape")
+    assert terminal.until(lambda text: "generated, stopped;" in text) < 1.5
+    assert "base stopped" in terminal.text()
+    terminal.keys("C-q")
+    terminal.until(lambda text: text.rstrip().endswith("prompt>"))
+    terminal.given_back()
+    assert "exit 0" in terminal.text()
