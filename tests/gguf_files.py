@@ -28,7 +28,7 @@ def quantised(source: Path, target: Path, kind: str) -> Path:
 def rewritten(
     source: Path, target: Path, keys: Mapping[str, Any] | None = None, tensors: Mapping[str, Any] | None = None
 ) -> Path:
-    """A copy with keys and tensors changed or added; None drops one. A new key is a float32."""
+    """A copy with keys and tensors changed or added; None drops one. A new key is a string or a float32."""
     reader = gguf.GGUFReader(source)
     fields = {field.name: field for field in reader.fields.values() if not field.name.startswith("GGUF.")}
     values = {name: field.contents() for name, field in fields.items()} | dict(keys or {})
@@ -38,7 +38,8 @@ def rewritten(
         if value is None:
             continue
         if name not in fields:
-            writer.add_key_value(name, value, gguf.GGUFValueType.FLOAT32)
+            kind = gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.FLOAT32
+            writer.add_key_value(name, value, kind)
             continue
         types = fields[name].types
         writer.add_key_value(name, value, types[0], types[-1] if types[0] == gguf.GGUFValueType.ARRAY else None)

@@ -39,6 +39,7 @@ KV_TYPES = {"f16": TYPE_F16, "f32": TYPE_F32}
 _N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal steps need equal padding
 _MAX_GRAPHS = 24
 _DEFAULT_N_CTX = 4096
+_MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
 Encode = Sequence[tuple[int, Sequence[int]]]
 Decode = Sequence[tuple[int, int | None]]
@@ -99,6 +100,8 @@ class Engine:
             raise RequestError(f"KV type {kv_type!r} is not one of {', '.join(KV_TYPES)}")
         if not 1 <= n_ubatch <= 4096:
             raise RequestError(f"n_ubatch is {n_ubatch}, outside 1 to 4096")
+        if n_threads is not None and not 1 <= n_threads <= _MAX_THREADS:
+            raise RequestError(f"{n_threads} threads are outside 1 to {_MAX_THREADS}")
         self.kv_type, self._n_ubatch = kv_type, n_ubatch
         self._ggml = ggml = load()
         self._graphs: OrderedDict[GraphSpec, Graph] = OrderedDict()

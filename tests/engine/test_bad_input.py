@@ -117,13 +117,15 @@ def test_wrong_requests_change_nothing(engine: Engine) -> None:
         assert engine.cells.n_used == 3
 
 
-def test_arguments_are_checked(tiny: Tiny, smollm2: Path) -> None:
+def test_arguments_are_checked(tiny: Tiny) -> None:
     with pytest.raises(RequestError, match="n_ctx is 4096"):
         Engine(tiny.path, n_ctx=4096)
     with pytest.raises(RequestError, match="KV type 'q9'"):
         Engine(tiny.path, kv_type="q9")
     with pytest.raises(RequestError, match="n_ubatch is 0"):
         Engine(tiny.path, n_ubatch=0)
+    with pytest.raises(RequestError, match="0 threads"):
+        Engine(tiny.path, n_threads=0)
 
 
 def test_a_cache_larger_than_memory_is_refused(tiny: Tiny, tmp_path: Path) -> None:

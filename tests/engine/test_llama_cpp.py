@@ -1,15 +1,18 @@
-"""Encoder rows on the real SmolLM2 are llama.cpp's, bit for bit; a bare decoder row is the encoder's."""
+"""Encoder rows are llama.cpp's, bit for bit, on the real SmolLM2 and on tiny variants; a bare decoder row is theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.oracle import Oracle
+from tests.gguf_files import quantised, rewritten
+from tests.tiny import Tiny
 
 N_CTX = 2048
 
@@ -73,3 +76,45 @@ def test_forked_sequences_share_cells_and_give_the_same_logits(engine: Engine, t
     for sequence in (trunk, fork):
         engine.cells.drop(sequence)
     assert engine.cells.n_used == 0
+
+
+ROPE = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+FACTORS = {"rope_freqs.weight": np.linspace(1, 8, 8, dtype=np.float32)}
+BIASES = {
+    "blk.0.attn_q.bias": np.linspace(-1, 1, 64, dtype=np.float32),
+    "blk.1.attn_k.bias": np.linspace(-1, 1, 32, dtype=np.float32),
+    "blk.1.attn_v.bias": np.linspace(-1, 1, 32, dtype=np.float32),
+    "blk.0.ffn_down.bias": np.linspace(-1, 1, 64, dtype=np.float32),
+}
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "plain F32": ({}, {}, None),
+    "Llama 3 rope factors": ({}, FACTORS, None),
+    "linear rope": (ROPE, {}, None),
+    "biases": ({}, BIASES, None),
+    "tied head": ({}, {"output.weight": None}, None),
+    "F16": ({}, {}, "F16"),
+    "Q8_0": ({}, {}, "Q8_0"),
+    "Q4_0": ({}, {}, "Q4_0"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_of_the_architecture_equals_llama_decode(tiny: Tiny, tmp_path: Path, variant: str) -> None:
+    keys, tensors, kind = VARIANTS[variant]
+    path = rewritten(tiny.path, tmp_path / "variant.gguf", keys, tensors)
+    if kind is not None:
+        path = quantised(path, tmp_path / "quantised.gguf", kind)
+    tokens = np.random.default_rng(3).integers(3, 270, 60).tolist()
+    with Engine(path, n_ctx=256) as engine, Oracle(path, 256, engine.n_threads) as oracle:
+        sequence = engine.cells.create()
+        ours = [engine.forward(encode=[(sequence, tokens[:50])], encoder_logits=True).encoder]
+        theirs = [oracle.prefill(tokens[:50])]
+        for position in range(50, 60):
+            step = [(sequence, [tokens[position]])]
+            ours.append(engine.forward(encode=step, encoder_logits=True).encoder)
+            theirs.append(oracle.decode([(tokens[position], position, 0)]))
+        assert np.array_equal(np.concatenate(ours), np.concatenate(theirs))
+        plain = Engine(tiny.path, n_ctx=256)
+        other = plain.forward(encode=[(plain.cells.create(), tokens[:50])], encoder_logits=True).encoder
+        assert (variant == "plain F32") == np.array_equal(other, ours[0])
+        plain.close()
