@@ -94,6 +94,23 @@ def test_every_agents_next_logits_are_a_cold_runs(tiny: Tiny, session: Session) 
         assert float(np.abs(warm_logits - cold_logits).max()) < 1e-3
 
 
+def test_the_first_token_after_a_swap_is_the_new_agents_own(tiny: Tiny, agents: list[Agent]) -> None:
+    first, second = agents[0], agents[1].model_copy(update={"sampling": Sampling()})
+    with ExitStack() as stack:
+        session = make_session(tiny, [first, second], stack)
+        _, answer = done(list(session.ask("question")))
+        token = session.conversation.turns[-1].content[0]
+        prompt = session.engine.cells.tokens(session.sequence)[: answer.reused + answer.encoded].tolist()
+        cold = session.engine.cells.create()
+        session.engine.forward(encode=[(cold, prompt)])
+        best = [
+            int(session.engine.forward(decode=[(cold, ready.adapter_id)]).decoder[0].argmax())
+            for ready in session.agents
+        ]
+        assert best[0] != best[1], "the agents agree here, so the test could not fail"
+        assert token == best[1]
+
+
 def test_a_handover_encodes_only_its_own_tokens(session: Session) -> None:
     first, second = done(list(session.ask("question", ["a", "base"])))
     pending = 1 if first.finish_reason == "length" else 0
