@@ -129,6 +129,15 @@ def test_a_handover_encodes_only_its_own_tokens(session: Session) -> None:
     assert len(prompt) >= second.reused + second.encoded
 
 
+def test_what_the_cache_holds_beyond_the_history_is_encoded_again(session: Session) -> None:
+    list(session.ask("question", ["a"]))
+    kept = session.engine.cells.length(session.sequence)
+    session.engine.forward(encode=[(session.sequence, [5, 6, 7])])
+    (answer,) = done(list(session.ask("again", ["b"])))
+    assert answer.reused == kept
+    agree(session)
+
+
 def test_text_is_streamed_and_the_same_in_the_end(session: Session) -> None:
     events = list(session.ask("question", ["a"]))
     assert isinstance(events[0], AnswerStarted)
