@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +19,8 @@ from icarus_local.engine.adapter_file import Adapter
 from icarus_local.engine.bank import AdapterBank
 from icarus_local.engine.base import BaseWeights, host_memory
 from icarus_local.engine.cache import HIDDEN, VISIBLE, CellTable
-from icarus_local.engine.graph import Graph, GraphSpec
+from icarus_local.engine.graph import GraphSpec
+from icarus_local.engine.graph_pool import GraphPool
 from icarus_local.engine.tensors import TensorGroup
 from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
 from icarus_local.ggml.library import (
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 KV_TYPES = {"f16": TYPE_F16, "f32": TYPE_F32}
 _N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal steps need equal padding
-_MAX_GRAPHS = 24
+_MANY = 16  # sequences that answer at once in the largest dual step reserved for
 _DEFAULT_N_CTX = 4096
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
 
@@ -104,7 +104,6 @@ class Engine:
             raise RequestError(f"{n_threads} threads are outside 1 to {_MAX_THREADS}")
         self.kv_type, self._n_ubatch = kv_type, n_ubatch
         self._ggml = ggml = load()
-        self._graphs: OrderedDict[GraphSpec, Graph] = OrderedDict()
         self._flag = ctypes.create_string_buffer(2)
         with ExitStack() as stack:
             device = ggml.ggml_backend_dev_by_type(DEVICE_TYPE_CPU)
@@ -126,10 +125,9 @@ class Engine:
             stack.callback(self._kv.close)
             self._bank = AdapterBank(self.base.family_id, self.base.lora_shapes(), buffer_type)
             stack.callback(self._bank.close)
-            self._allocator = ggml.ggml_gallocr_new(buffer_type)
-            stack.callback(ggml.ggml_gallocr_free, self._allocator)
-            stack.callback(self._drop_graphs)
-            self._reserve()
+            self._graphs = GraphPool(self.base, self._kv, self._bank, buffer_type)
+            stack.callback(self._graphs.close)
+            self._graphs.reserve([GraphSpec(n_ubatch, 0, self.n_ctx), GraphSpec(_MANY, _MANY, self.n_ctx)])
             self._stack = stack.pop_all()
 
     def _checked_n_ctx(self, n_ctx: int | None) -> int:
@@ -172,7 +170,7 @@ class Engine:
         generation = self._bank.generation
         adapter_id = self._bank.add(adapter)
         if self._bank.generation != generation:
-            self._drop_graphs()
+            self._graphs.clear()
         return adapter_id
 
     def remove_adapter(self, adapter_id: int) -> None:
@@ -278,7 +276,7 @@ class Engine:
         adapter_ids = [adapter_id for _, adapter_id in decode]
         spec = GraphSpec(len(cells), len(decode), n_kv, self._bank.ranks_of(adapter_ids), encoder_logits)
         tokens, positions, mask = self._rows(encode, decode, cells, n_kv)
-        graph = self._graph(spec)
+        graph = self._graphs.get(spec)
         self._set(graph.tokens, tokens)
         self._set(graph.positions, positions)
         self._set(graph.mask, mask)
@@ -329,44 +327,6 @@ class Engine:
 
     def _set(self, tensor: int, data: npt.NDArray[Any]) -> None:
         self._ggml.ggml_backend_tensor_set(tensor, data.ctypes.data, 0, data.nbytes)
-
-    # -- graphs --------------------------------------------------------------------------------------------------------
-
-    def _graph(self, spec: GraphSpec) -> Graph:
-        graph = self._graphs.get(spec)
-        if graph is not None:
-            self._graphs.move_to_end(spec)
-            return graph
-        graph = Graph(spec, self.base, self._kv, self._bank)
-        before = self._ggml.ggml_gallocr_get_buffer_size(self._allocator, 0)
-        if not self._ggml.ggml_gallocr_alloc_graph(self._allocator, graph.graph):
-            graph.close()
-            raise IcarusError("there is not enough memory for a step", "Give a smaller --n-ctx")
-        if self._ggml.ggml_gallocr_get_buffer_size(self._allocator, 0) != before:
-            # All graphs share the allocator's one buffer: when it moves, the others point at freed memory.
-            self._drop_graphs()
-        while len(self._graphs) >= _MAX_GRAPHS:
-            self._graphs.popitem(last=False)[1].close()
-        self._graphs[spec] = graph
-        return graph
-
-    def _reserve(self) -> None:
-        """Sizes the shared compute buffer for the largest steps, so that it does not move later."""
-        for spec in (
-            GraphSpec(self._n_ubatch, 0, self.n_ctx),
-            GraphSpec(16, 16, self.n_ctx),
-        ):
-            graph = Graph(spec, self.base, self._kv, self._bank)
-            try:
-                if not self._ggml.ggml_gallocr_reserve(self._allocator, graph.graph):
-                    raise IcarusError("there is not enough memory for a step", "Give a smaller --n-ctx")
-            finally:
-                graph.close()
-
-    def _drop_graphs(self) -> None:
-        for graph in self._graphs.values():
-            graph.close()
-        self._graphs.clear()
 
     @property
     def n_graphs(self) -> int:
