@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from icarus_local.errors import LibraryError
+from icarus_local.errors import LibraryError, ModelFileError
 from icarus_local.ggml import library
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.text.tokenizer import Tokenizer
+from tests.gguf_files import rewritten
 from tests.tiny import Tiny
 
 
@@ -36,12 +37,14 @@ def test_a_function_without_prototype_is_named() -> None:
 def test_c_logs_are_logging_records_and_not_on_stderr(
     tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(tiny.path.read_bytes()[:2000])
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(tiny.path.read_bytes()[:2000])
+    no_merges = rewritten(tiny.path, tmp_path / "no_merges.gguf", {"tokenizer.ggml.merges": None})
     with caplog.at_level(logging.DEBUG, "icarus_local"):
-        for open_file in (GgufFile, Tokenizer):
-            with pytest.raises(Exception, match=r"damaged|cannot read"):
-                open_file(broken)
+        with pytest.raises(ModelFileError, match="damaged"):
+            GgufFile(cut)
+        with pytest.raises(ModelFileError, match="cannot read"):
+            Tokenizer(no_merges)
     assert {record.name for record in caplog.records} >= {"icarus_local.ggml.log", "icarus_local.llama.log"}
     assert capfd.readouterr().err == ""
 
