@@ -62,7 +62,7 @@ def hub(tiny: Tiny) -> Iterator[str]:
 def doctor(base: str, endpoint: str, home: Path) -> subprocess.CompletedProcess[str]:
     # huggingface-hub reads its endpoint once, at import: hence a process of its own.
     return subprocess.run(
-        [sys.executable, "-c", "from icarus_local.cli.main import main; main()", "doctor", "--base", base],
+        [sys.executable, "-m", "icarus_local", "doctor", "--base", base],
         capture_output=True,
         text=True,
         timeout=120,

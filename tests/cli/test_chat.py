@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-c", "from icarus_local.cli.main import main; main()"]
+COMMAND = [sys.executable, "-m", "icarus_local"]
 QUESTION = "Write a function that counts vowels.\n"
 
 

@@ -17,9 +17,7 @@ import pytest
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 ROOT = Path(__file__).parents[2]
-COMMAND = shlex.join(
-    [sys.executable, "-c", "from icarus_local.cli.main import main; main()", "chat", "--agents", "base"]
-)
+COMMAND = shlex.join([sys.executable, "-m", "icarus_local", "chat", "--agents", "base"])
 FAKE = """
 import sys
 sys.path.insert(0, {root!r})
