@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import ValidationError
 
 from icarus_local.chat.address import split_address
 from icarus_local.chat.agents import BASE_NAME, Agent, base_agent
@@ -51,19 +53,30 @@ class ChatOptions:
 
 
 def choose_agents(names: str, max_tokens: int | None) -> list[Agent]:
-    """The agents of a comma-separated list, from the catalog.
+    """The agents of a comma-separated list: names from the catalog, or NAME=FILE.gguf for an adapter of one's own.
 
     Raises:
-        RequestError: an unknown name, with the known ones.
+        RequestError: an unknown name, with the known ones; a name that no agent can have.
     """
     known = {BASE_NAME: base_agent(), **{agent.name: agent for agent in _catalog()}}
+    changes: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
     chosen = []
-    for name in (part.strip() for part in names.split(",")):
+    for part in names.split(","):
+        name, given, file = (text.strip() for text in part.partition("="))
+        if given and name not in known:
+            known[name] = _new_agent(name)
         if name not in known:
-            raise RequestError(f"there is no agent {name!r}", f"Known are {', '.join(known)}")
-        changes = {} if max_tokens is None else {"max_tokens": max_tokens}
-        chosen.append(known[name].model_copy(update=changes))
+            raise RequestError(f"there is no agent {name!r}", f"Known are {', '.join(known)}, or give NAME=FILE.gguf")
+        own = {"adapter": Path(file).expanduser()} if given else {}
+        chosen.append(known[name].model_copy(update={**changes, **own}))
     return chosen
+
+
+def _new_agent(name: str) -> Agent:
+    try:
+        return Agent(name=name)
+    except ValidationError as error:
+        raise RequestError(f"{name!r} cannot be an agent's name", "Use letters, digits, _ and -") from error
 
 
 def _catalog() -> list[Agent]:

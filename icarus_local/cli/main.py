@@ -30,7 +30,7 @@ _base_option = click.option(
     "--agents",
     default="coder,reviewer",
     show_default=True,
-    help="Who answers, in this order; `base` is the base model.",
+    help="Who answers, in this order: names of the catalog, `base` for the base model, NAME=FILE.gguf for an adapter.",
 )
 @_base_option
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -59,6 +60,16 @@ def test_plain_lines_address_agents_and_say_what_was_reused() -> None:
     assert "no agent @who here. Here are @coder, @reviewer, @base" in result.stderr
 
 
+def test_an_adapter_of_ones_own_speaks_under_its_name() -> None:
+    spec = importlib.util.find_spec("icarus_models")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    adapter = Path(spec.submodule_search_locations[0]) / "adapters" / "coder.gguf"
+    result = run("chat", "--agents", f"mine={adapter}", "--json", "--max-tokens", "3", text=QUESTION)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["agent"] == "mine"
+
+
 def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
     (tmp_path / "icarus_models").mkdir()
     (tmp_path / "icarus_models" / "__init__.py").write_text("")
@@ -75,6 +86,8 @@ def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["chat", "--agents", "nobody"], "there is no agent 'nobody'. Known are base"),
+        (["chat", "--agents", "me=/no/such.gguf"], "agent me: /no/such.gguf is not a file"),
+        (["chat", "--agents", "=x.gguf"], "'' cannot be an agent's name"),
         (["chat", "--base", "/no/such.gguf"], "there is no file /no/such.gguf"),
         (["chat", "--agents", "base", "--n-ctx", "9999999"], "Give another --n-ctx"),
         (["chat", "--agents", "base", "--chat-template", "/no/such.jinja"], "/no/such.jinja cannot be read"),
