@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from icarus_convert.base import read_base
@@ -83,7 +83,9 @@ def test_a_damaged_folder_leaves_no_file(
     shutil.copytree(folder, copy, dirs_exist_ok=True)
     work.mkdir(exist_ok=True)
     data = (folder / "adapter_model.safetensors").read_bytes()
-    (copy / "adapter_model.safetensors").write_bytes(flipped(data, flips, len(data)))
+    damaged = flipped(data, flips, len(data))
+    assume(damaged != data)  # two flips of one byte can cancel
+    (copy / "adapter_model.safetensors").write_bytes(damaged)
     with pytest.raises(IcarusError):  # the run file names the hash of the weights
         convert_adapter(copy, tiny.path, work / "out.gguf")
     assert not list(work.iterdir())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from icarus_local.errors import ModelFileError
+from icarus_local.errors import IcarusError, ModelFileError
 from icarus_models.base import default_cache, load_base
 from icarus_models.catalog import agents, bases
 from icarus_models.cli import main
@@ -43,7 +43,7 @@ def test_a_folder_needs_a_tokenizer(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 1
     assert "--tokenizer-gguf" in result.output
-    assert "Traceback" in CliRunner().invoke(main, ["--debug", *arguments]).output
+    assert isinstance(CliRunner().invoke(main, ["--debug", *arguments]).exception, IcarusError)
 
 
 def test_a_base_that_is_none_is_refused(tmp_path: Path) -> None:
