@@ -31,7 +31,9 @@ class Conversation:
 
     def __init__(self, template: ChatTemplate, system: str = DEFAULT_SYSTEM) -> None:
         self._template = template
-        self.turns: tuple[Turn, ...] = (Turn("system", system),) if system else ()
+        # Where the template knows no system message, the person's first message opens with it.
+        self._folded = system if system and not template.accepts_system() else ""
+        self.turns: tuple[Turn, ...] = (Turn("system", system),) if system and not self._folded else ()
         self.end_of_turn = template.end_of_turn()
 
     def ask(self, text: str) -> None:
@@ -48,6 +50,8 @@ class Conversation:
             self._add_user(agent.instruction)
 
     def _add_user(self, text: str) -> None:
+        if self._folded and not self.turns:
+            text = f"{self._folded}\n\n{text}"
         # Two user messages in a row would break templates that demand alternating roles.
         if self.turns and self.turns[-1].role == "user":
             text = f"{self.turns[-1].content}\n\n{text}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -78,8 +79,15 @@ class Worker:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Session | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(make_session,), name="icarus-engine", daemon=True)
+        self._current: Request | None = None
+        self._closed = False
         self._thread.start()
-        session = self._ready.get()
+        try:
+            session = self._ready.get()
+        except BaseException:
+            # Interrupted while the thread loads: what it loads may not be freed under it.
+            self.close()
+            raise
         if isinstance(session, BaseException):
             raise session
         self.session = session
@@ -92,7 +100,11 @@ class Worker:
             return
         self._ready.put(session)
         while (request := self._requests.get()) is not None:
+            self._current = request
+            if self._closed:
+                request.cancel()
             request.run(session)
+            self._current = None
 
     def ask(self, text: str, names: Sequence[str] = ()) -> Request:
         """Queues a question for the named agents, or all of them.
@@ -109,9 +121,17 @@ class Worker:
         return request
 
     def close(self) -> None:
-        """Ends the thread after the request in progress."""
+        """Cancels what is under way and queued, and returns when the thread has ended; may be called twice.
+
+        An interrupt meanwhile is not obeyed: whoever called frees the engine next, which the thread may not be using.
+        """
+        self._closed = True
         self._requests.put(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                if (current := self._current) is not None:
+                    current.cancel()
+                self._thread.join(_POLL_S)
 
     def __enter__(self) -> Worker:
         return self

@@ -94,7 +94,6 @@ def _read_hyperparameters(file: GgufFile) -> Hyperparameters:
             f"{file.path} has {n_texts} token texts and {tokens.shape[1]} embeddings: it cannot be talked to",
             "Convert the model again, with its tokenizer",
         )
-    scaling = file.value(f"{arch}.rope.scaling.type")
     return Hyperparameters(
         architecture=arch,
         n_layer=integer("block_count", high=4096),
@@ -108,8 +107,21 @@ def _read_hyperparameters(file: GgufFile) -> Hyperparameters:
         norm_eps=number("attention.layer_norm_rms_epsilon"),
         rope_dims=rope_dims,
         rope_freq_base=number("rope.freq_base", 10000.0),
-        rope_freq_scale=1.0 / number("rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
+        rope_freq_scale=_rope_freq_scale(file, arch),
     )
+
+
+def _rope_freq_scale(file: GgufFile, arch: str) -> float:
+    """llama.cpp's rule: a missing type is linear, the factor may stand under its old name, and 0 is none."""
+    if file.value(f"{arch}.rope.scaling.type") == "none":
+        return 1.0
+    for key in (f"{arch}.rope.scaling.factor", f"{arch}.rope.scale_linear"):
+        if key in file:
+            factor = file.require(key, float)
+            if not 0 <= factor < 1e6:
+                raise ModelFileError(f"{file.path}: key {key} is {factor}, which no model has")
+            return 1.0 / factor if factor else 1.0
+    return 1.0
 
 
 def _refuse_what_is_not_computed(file: GgufFile, arch: str, n_embd_head: int) -> None:
@@ -125,6 +137,7 @@ def _refuse_what_is_not_computed(file: GgufFile, arch: str, n_embd_head: int) ->
         ("attention.value_length", n_embd_head),
         ("attention.clamp_kqv", 0.0),
         ("attention.scale", 0.0),
+        ("rope.scaling.attn_factor", 1.0),
         ("attention.sliding_window", 0),
         ("attention.max_alibi_bias", 0.0),
         ("logit_scale", 0.0),

@@ -72,10 +72,10 @@ def _hyperparameters(file: GgufFile, arch: str) -> dict[str, Any]:
     if n_head is None:
         raise ModelFileError(f"{file.path} lacks the key {arch}.attention.head_count", "Convert the model again")
     width = n_embd // n_head if isinstance(n_head, int) and n_head > 0 else None
-    scaling: Any = value("rope.scaling.type", "none")
-    if scaling != "none":
-        names = [key.removeprefix(f"{arch}.") for key in file.keys()]  # noqa: SIM118 - a file is no mapping
-        scaling = {name: value(name) for name in names if name.startswith("rope.scaling.")}
+    names = [key.removeprefix(f"{arch}.") for key in file.keys()]  # noqa: SIM118 - a file is no mapping
+    scaling: Any = {name: value(name) for name in names if name.startswith(("rope.scaling.", "rope.scale_"))}
+    if not scaling or value("rope.scaling.type") == "none":
+        scaling = "none"
     return {
         "block_count": file.require(f"{arch}.block_count", int),
         "embedding_length": n_embd,

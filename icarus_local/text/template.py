@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import jinja2
-from jinja2.exceptions import SecurityError, TemplateSyntaxError, UndefinedError
+from jinja2.exceptions import TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from icarus_local.errors import TemplateError
@@ -122,7 +121,7 @@ class ChatTemplate:
             )
         except TemplateError:
             raise
-        except (UndefinedError, SecurityError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        except Exception as error:  # whatever a template's own code brings about
             raise TemplateError(
                 f"the chat template {self.name} fails on this conversation: {error}",
                 "Give another with --chat-template FILE",
@@ -142,7 +141,7 @@ class ChatTemplate:
                 ids += answers[int(part)]
                 placed += int(part) == placed
             else:
-                ids += self._text_to_ids(part, breaker)
+                ids += self._text_to_ids(part.removesuffix(self._padding) if i + 1 < len(parts) else part, breaker)
         if placed != len(answers) or len(parts) != 2 * len(answers) + 1:
             raise TemplateError(
                 f"the chat template {self.name} drops, repeats or reorders earlier answers, so they cannot be kept as "
@@ -180,6 +179,30 @@ class ChatTemplate:
             if following and any(broken.startswith(text) for text in self._user_defined):
                 runs.append("")
         return [run for run in runs if run]
+
+    def accepts_system(self) -> bool:
+        """Whether a conversation may open with a system message."""
+        try:
+            self.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
+        except TemplateError:
+            return False
+        return True
+
+    @functools.cached_property
+    def _padding(self) -> str:
+        """White space that the template puts between a generation prompt and the answer when it renders it later.
+
+        An answer began right behind the prompt, so there it is left out: else every turn would encode it again.
+        """
+        question = {"role": "user", "content": "a"}
+        try:
+            prompt = self._render_text([question], True)
+            whole = self._render_text([question, {"role": "assistant", "content": "\ue000"}], False)
+        except TemplateError:
+            return ""
+        before = whole.partition("\ue000")[0]
+        padding = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        return padding if padding.isspace() else ""
 
     def end_of_turn(self) -> int:
         """The control token that closes an assistant message.

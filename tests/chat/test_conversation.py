@@ -65,3 +65,18 @@ def test_each_prompt_continues_the_last_one_and_its_answer(
 def test_nobody_answers_unasked(conversation: Conversation) -> None:
     with pytest.raises(RequestError, match="without having been asked"):
         conversation.answer("coder", [1])
+
+
+def test_a_template_without_system_messages_gets_it_in_the_first_question(smollm2_tokenizer: Tokenizer) -> None:
+    source = (
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}"
+        "{% endif %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    conversation = Conversation(ChatTemplate(source, smollm2_tokenizer), "Be kind.")
+    conversation.ask("question")
+    conversation.hand_over(CODER)
+    assert conversation.turns[0].content == "Be kind.\n\nquestion\n\nReply as coder."
+    assert smollm2_tokenizer.decode(conversation.prompt()) == conversation.turns[0].content
+    conversation.answer("coder", [40])
+    conversation.hand_over(REVIEWER)
+    assert conversation.turns[-1].content == "Reply as reviewer."

@@ -51,6 +51,8 @@ def test_what_a_family_is(tiny: Tiny, tmp_path: Path) -> None:
         rewritten(tiny.path, tmp_path / "tokens.gguf", {"tokenizer.ggml.tokens": tokens}),
         rewritten(tiny.path, tmp_path / "types.gguf", {"tokenizer.ggml.token_type": [1] * 273}),
         rewritten(tiny.path, tmp_path / "norm.gguf", tensors={"blk.1.ffn_norm.weight": norm}),
+        rewritten(tiny.path, tmp_path / "factor.gguf", {"llama.rope.scaling.factor": 2.0}),
+        rewritten(tiny.path, tmp_path / "old_factor.gguf", {"llama.rope.scale_linear": 2.0}),
         rewritten(tiny.path, tmp_path / "scale.gguf", {"llama.attention.scale": 0.5}),
     ]
     families = [ours, *map(family_of, others)]

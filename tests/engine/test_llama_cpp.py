@@ -90,6 +90,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
     "plain F32": ({}, {}, None),
     "Llama 3 rope factors": ({}, FACTORS, None),
     "linear rope": (ROPE, {}, None),
+    "a factor without a type": ({"llama.rope.scaling.factor": 4.0}, {}, None),
+    "a factor by its old name": ({"llama.rope.scale_linear": 4.0}, {}, None),
     "biases": ({}, BIASES, None),
     "tied head": ({}, {"output.weight": None}, None),
     "F16": ({}, {}, "F16"),

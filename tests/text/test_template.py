@@ -89,12 +89,31 @@ def test_a_template_that_loses_or_reorders_answers_is_refused() -> None:
             words(source).render(messages)
 
 
+def test_white_space_that_a_template_puts_before_old_answers_is_left_out() -> None:
+    template = words(
+        "{% for m in messages %}{% if m.role == 'user' %}<c>{{ m.content }}<cc>{% else %} {{ m.content }}<c>{% endif %}"
+        "{% endfor %}"
+    )
+    prompt = template.render([user("q")])
+    messages = [user("q"), {"role": "assistant", "content": Answer([7, 8])}, user("r")]
+    assert template.render(messages)[: len(prompt) + 2] == [*prompt, 7, 8]
+
+
 def test_a_broken_template_is_named_with_its_line() -> None:
     with pytest.raises(TemplateError, match="test is broken at line 2"):
         words("{{ messages }}\n{% for m in %}")
 
 
-@pytest.mark.parametrize("source", ["{{ 1 // 0 }}", "{{ messages[0].nothing.at.all }}", "{{ ''.__class__.__mro__ }}"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 // 0 }}",
+        "{{ messages[0].nothing.at.all }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ '{1}'.format(2) }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
 def test_a_failing_or_escaping_template_is_an_error(source: str) -> None:
     with pytest.raises(TemplateError, match="fails on this conversation"):
         words(source).render([user("q")])
