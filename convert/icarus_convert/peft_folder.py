@@ -172,6 +172,8 @@ def _read_training(folder: Path, weights: Path) -> Training:
     if not isinstance(method, str) or method not in _METHODS:
         raise AdapterError(f"{path}: method is {method!r}, not one of {', '.join(_METHODS)}")
     trained_on = _sha256(path, run, "adapter_sha256")
+    if method == "icarus" and not trained_on:
+        raise AdapterError(f"{path} does not say which weights it is for (adapter_sha256)", "Fetch or train both again")
     if trained_on and trained_on != hashlib.sha256(weights.read_bytes()).hexdigest():
         raise AdapterError(f"{weights} is not the file that {path.name} was written for", "Fetch or train both again")
     return Training(

@@ -90,10 +90,12 @@ def _check_training(folder: Path, training: Training, base: Base, assume_icarus:
         )
     if training.trained == keys.TRAINED_ICARUS or assume_icarus:
         return
-    how = "trained the ordinary way" if training.trained == keys.TRAINED_ORDINARY else "trained nobody knows how"
+    if training.trained == keys.TRAINED_ORDINARY:
+        how = "was trained the ordinary way, as its icarus_run.json says"
+    else:
+        how = "was trained nobody knows how: no icarus_run.json says that it read the frozen base's cache"
     raise AdapterError(
-        f"{folder} was {how}: no icarus_run.json says that it read the frozen base's cache, and otherwise its answers "
-        "over a shared cache are silently wrong",
+        f"{folder} {how}; its answers over a shared cache would be silently wrong",
         "Train it with icarus-train; or give --assume-icarus if you know that it was, and file and chat will say so",
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from icarus_local.chat.agents import Agent
-from icarus_local.engine.adapter_file import Adapter, read_adapter
+from icarus_local.engine.adapter_file import TRAINED_ORDINARY, Adapter, read_adapter
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, RequestError
 
@@ -75,7 +75,9 @@ def _load(agent: Agent, engine: Engine, tokenizer_sha256: str, template_sha256: 
     notices = []
     if not any(np.any(pair.b) and np.any(pair.a) for pair in adapter.pairs.values()):
         notices.append(f"{agent.name}: its adapter holds only zeros, so it speaks as the base")
-    if adapter.assumed:
+    if adapter.assumed and adapter.trained == TRAINED_ORDINARY:
+        notices.append(f"{agent.name} was trained the ordinary way: a shared cache is not what it learnt to read")
+    elif adapter.assumed:
         notices.append(
             f"{agent.name}: whoever converted {adapter.path.name} assumed that it was trained on the frozen cache"
         )

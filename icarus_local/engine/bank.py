@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter, LoraPair, check_fits
+from icarus_local.engine.base import host_memory
 from icarus_local.engine.tensors import TensorGroup
-from icarus_local.errors import RequestError
+from icarus_local.errors import IcarusError, RequestError
 from icarus_local.ggml.library import TYPE_F32
 
 ZERO_SLOT = 0  # slot 0 of every stack holds zeros: rows without an adapter there
 _RANK_STEP = 16
-_FIRST_CAPACITY = 4
+_FIRST_CAPACITY = 2  # the zeros, and one adapter
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class AdapterBank:
         """Makes an adapter resident and returns its id.
 
         Raises:
-            AdapterError: it is for another base, or one of its tensors has no place.
+            AdapterError: it is for another base, or one of its tensors has no place. IcarusError: no memory for it.
         """
         check_fits(adapter, self._family_id, self._shapes)
         rank = -(-adapter.rank // _RANK_STEP) * _RANK_STEP
@@ -83,6 +85,12 @@ class AdapterBank:
         for name, (n_in, n_out) in self._shapes.items():
             specs[f"{name}.a"] = (TYPE_F32, (n_in, rank, capacity))
             specs[f"{name}.b"] = (TYPE_F32, (rank, n_out, capacity))
+        needed, available = sum(4 * math.prod(shape) for _, shape in specs.values()), host_memory()
+        if needed > available:
+            raise IcarusError(
+                f"{capacity - 1} adapters of rank {rank} take {needed >> 20} MiB and {available >> 20} MiB are free",
+                "Load fewer agents, or adapters of a smaller rank",
+            )
         return TensorGroup(specs, self._buffer_type)
 
     def _grow(self, stack: Stack) -> None:
@@ -107,8 +115,12 @@ class AdapterBank:
     def remove(self, adapter_id: int) -> None:
         """Frees an adapter's place."""
         resident = self._resident(adapter_id)
-        self._stacks[resident.rank].used.discard(resident.slot)
+        stack = self._stacks[resident.rank]
+        stack.used.discard(resident.slot)
         del self._residents[adapter_id]
+        if not stack.used:
+            self._stacks.pop(resident.rank).group.close()
+            self.generation += 1
 
     def _resident(self, adapter_id: int) -> _Resident:
         found = self._residents.get(adapter_id)

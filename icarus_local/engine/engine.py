@@ -175,7 +175,10 @@ class Engine:
 
     def remove_adapter(self, adapter_id: int) -> None:
         """Removes a resident adapter."""
+        generation = self._bank.generation
         self._bank.remove(adapter_id)
+        if self._bank.generation != generation:
+            self._graphs.clear()
 
     @property
     def adapter_bytes(self) -> int:

@@ -56,7 +56,9 @@ class GraphPool:
         graph = self._build(spec)
         before = self._buffer_size()
         if not self._ggml.ggml_gallocr_alloc_graph(self._allocator, graph.graph):
+            # The buffer may be gone, and with it what the other graphs point at.
             graph.close()
+            self.clear()
             raise _out_of_memory()
         if self._buffer_size() != before:
             # All graphs share the allocator's one buffer: when it moves, the others point at freed memory.

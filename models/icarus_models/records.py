@@ -68,6 +68,8 @@ class Renderer:
             name = message.get("agent", self.speaker.name)
             conversation.hand_over(self._agents.get(name) or Agent(name=name))
             prompt = conversation.prompt()
+            if prompt[: len(ids)] != ids:
+                raise ValueError("the chat template rewrites earlier turns, which no cache could keep")
             answer = self._tokenizer.encode(message["content"])
             ids = [*prompt, *answer]
             if name == self.speaker.name and message.get("weight", 1):
@@ -107,7 +109,7 @@ def read_samples(path: Path, renderer: Renderer, max_tokens: int) -> Loaded:
     """The samples of a .jsonl file; bad lines are named, not fatal. Raises `IcarusError` when nothing is left."""
     loaded = Loaded()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise IcarusError(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):

@@ -80,9 +80,11 @@ def train(
     folders that cannot be used.
     """
     adapter = places.out / "adapter"
-    if (adapter / RUN_FILE).exists():
+    if (adapter / RUN_FILE).exists() and not (resume and _stopped_by_time(adapter)):
         raise IcarusError(f"{adapter}: this run is finished; choose another folder")
     checkpoint = get_last_checkpoint(places.out) if places.out.is_dir() else None
+    if resume and not checkpoint:
+        raise IcarusError(f"{places.out}: holds no checkpoint to go on from; start without --resume")
     if checkpoint and not resume:
         raise IcarusError(f"{places.out}: holds an unfinished run; go on with --resume, or choose another folder")
     tokenizer = Tokenizer(places.tokenizer)
@@ -190,10 +192,16 @@ def _check_plan(out: Path, plan: dict[str, Any], resumed: bool) -> None:
         _write_json(path, plan)
 
 
-def _family(places: Places) -> str | None:
-    if not places.base.is_file():
-        return None  # a Hugging Face folder: the converter computes it from the base it is given
-    with GgufFile(places.base) as file:
+def _stopped_by_time(adapter: Path) -> bool:
+    try:
+        return bool(json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))["steps"]["stopped_by_time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _family(places: Places) -> str:
+    # The GGUF that the agent will run on: the base itself, or the one beside a Hugging Face folder.
+    with GgufFile(places.tokenizer) as file:
         return str(family_id(file))
 
 

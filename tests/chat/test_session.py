@@ -234,3 +234,23 @@ def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[A
         assert "speaks as the base" in ready.notices[0]
         with pytest.raises(RequestError, match="named twice"):
             make_ready([base_agent(), base_agent()], engine, "", "")
+
+
+def test_closing_cancels_what_is_under_way_and_queued(tiny: Tiny, agents: list[Agent]) -> None:
+    with ExitStack() as stack:
+        long = agents[0].model_copy(update={"max_tokens": 10_000})
+        worker = Worker(lambda: make_session(tiny, [long], stack))
+        running, queued = worker.ask("question"), worker.ask("another")
+        events = iter(running)
+        assert isinstance(next(events), AnswerStarted)
+        worker.close()
+        worker.close()
+        (answer,) = done(list(events))
+        assert answer.finish_reason in ("cancelled", "stop")
+        assert [event.generated for event in done(list(queued))] in ([], [0])
+
+
+def test_a_prompt_that_was_stopped_counts_what_was_encoded(session: Session) -> None:
+    session.engine.cancel()
+    (answer,) = done(list(session.ask("question", ["a"])))
+    assert (answer.reused, answer.encoded, answer.generated, answer.kv_bytes) == (0, 0, 0, 0)

@@ -53,7 +53,7 @@ def test_plain_lines_address_agents_and_say_what_was_reused() -> None:
     result = run(
         "chat", "--agents", "coder,reviewer,base", "--max-tokens", "8", text=f"{QUESTION}\n@base and you?\n@who x\n"
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 1, result.stderr
     assert [line for line in result.stdout.splitlines() if line.endswith(":")][:3] == ["coder:", "reviewer:", "base:"]
     figures = [line for line in result.stderr.splitlines() if line.startswith("[")]
     assert len(figures) == 4
@@ -75,7 +75,7 @@ def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
     (tmp_path / "icarus_models").mkdir()
     (tmp_path / "icarus_models" / "__init__.py").write_text("")
     (tmp_path / "icarus_models" / "catalog.py").write_text(
-        "def bases():\n    return []\ndef agents():\n    return []\n"
+        "def embedded_base():\n    return None\ndef agents():\n    return []\n"
     )
     result = run("chat", "--agents", "base", environment={"PYTHONPATH": str(tmp_path)})
     assert result.returncode == 2

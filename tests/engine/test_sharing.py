@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from icarus_local.engine.adapter_file import Adapter, read_adapter
+from icarus_local.engine.adapter_file import Adapter, LoraPair, read_adapter
 from icarus_local.engine.engine import Engine
+from icarus_local.errors import AdapterError
 from tests.agents import add_agents, convert
 from tests.tiny import Tiny
 
@@ -130,3 +132,18 @@ def test_200_swaps_build_no_graph_and_keep_no_memory(engine: Engine, adapters: d
     swap(200)
     assert engine.n_graphs == graphs
     assert resident_kib() - resident <= 2048
+
+
+def test_a_rank_beyond_the_weights_own_is_refused(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    name, pair = next(iter(adapters["A"].pairs.items()))
+    large = LoraPair(np.zeros((4096, pair.a.shape[1]), np.float32), np.zeros((pair.b.shape[0], 4096), np.float32))
+    with pytest.raises(AdapterError, match=r"has rank 4096, more than the weight's own 64"):
+        engine.add_adapter(dataclasses.replace(adapters["A"], pairs={name: large}))
+
+
+def test_an_empty_stack_gives_its_memory_back(engine: Engine, adapters: dict[str, Adapter]) -> None:
+    before = engine.adapter_bytes
+    adapter = engine.add_adapter(adapters["B"])
+    assert engine.adapter_bytes > before
+    engine.remove_adapter(adapter)
+    assert engine.adapter_bytes == before

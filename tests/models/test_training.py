@@ -51,8 +51,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     ]
     data = tmp_path / "train.jsonl"
     data.write_text("\n".join(json.dumps(record) for record in records), encoding="utf-8")
-    monkeypatch.setattr(training, "Tokenizer", ToyTokenizer)
+    use_toys(monkeypatch)
     return Places(base, data, data, data, tmp_path / "run")
+
+
+def use_toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy base has no GGUF, so neither vocabulary nor family."""
+    monkeypatch.setattr(training, "Tokenizer", ToyTokenizer)
+    monkeypatch.setattr(training, "_family", lambda places: "ab" * 32)
 
 
 def quiet(line: str) -> None:
@@ -65,7 +71,7 @@ def test_a_run_learns_and_leaves_a_whole_folder(places: Places) -> None:
     facts: dict[str, Any] = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     assert facts["format"] == 1
     assert facts["method"] == "icarus"
-    assert facts["base_family_id"] is None
+    assert facts["base_family_id"] == "ab" * 32
     assert facts["losses"]["heldout_trained"] < 0.5 * facts["losses"]["heldout_base"]
     assert facts["steps"] == {"planned": 12, "done": 12, "stopped_by_time": False}
     assert facts["tokenizer_sha256"] == "toy"
@@ -94,7 +100,7 @@ def test_resuming_gives_the_same_weights(places: Places, monkeypatch: pytest.Mon
     with pytest.raises(KilledError):
         train(RECIPE, again, quiet, save_steps=5)
     monkeypatch.undo()
-    monkeypatch.setattr(training, "Tokenizer", ToyTokenizer)
+    use_toys(monkeypatch)
     with pytest.raises(IcarusError, match="--resume"):
         train(RECIPE, again, quiet, save_steps=5)
     with pytest.raises(IcarusError, match="another recipe"):
@@ -111,6 +117,11 @@ def test_a_run_stops_in_time(places: Places) -> None:
     adapter = train(RECIPE, places, quiet, max_minutes=1e-9)
     facts = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
     assert facts["steps"] == {"planned": 12, "done": 1, "stopped_by_time": True}
+    adapter = train(RECIPE, places, quiet, resume=True)
+    facts = json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))
+    assert facts["steps"] == {"planned": 12, "done": 12, "stopped_by_time": False}
+    with pytest.raises(IcarusError, match="finished"):
+        train(RECIPE, places, quiet, resume=True)
 
 
 def test_padding_does_not_change_the_loss() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from icarus_local.errors import IcarusError
 from icarus_models.data.mutations import Mutant, mutants
 from icarus_models.data.phrases import FIXES, FOLLOW_UPS, REVIEWS, asked
 from icarus_models.data.stdlib import Function, functions
@@ -22,6 +23,7 @@ Fits = Callable[[Record], bool]
 NO_ISSUE = "No issue found."
 _HELD_OUT_SHARE = 10  # one task and one module in so many
 _MAX_EVENTS = 20_000
+_MAX_MISSES = 5_000  # records in a row that are too long or were there before
 _SYNONYMS = {
     "text": ("s", "string", "sentence"),
     "numbers": ("nums", "values", "lst"),
@@ -87,12 +89,20 @@ def build(agent: str, general: Sequence[tuple[str, str]], sizes: tuple[int, int]
 
 def _distinct(records: Iterator[Record], fits: Fits, size: int, rng: random.Random) -> list[Record]:
     chosen: dict[str, Record] = {}
+    misses = 0
     for record in records:
         if len(chosen) == size:
             break
         key = repr(record)
         if key not in chosen and fits(record):
             chosen[key] = record
+            misses = 0
+        else:
+            misses += 1
+        if misses == _MAX_MISSES:
+            raise IcarusError(
+                f"only {len(chosen)} of {size} different records fit", "Ask for fewer, or give a larger --max-tokens"
+            )
     result = list(chosen.values())
     rng.shuffle(result)
     return result
