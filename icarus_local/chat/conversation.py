@@ -32,9 +32,9 @@ class Conversation:
     def __init__(self, template: ChatTemplate, system: str = DEFAULT_SYSTEM) -> None:
         self._template = template
         # Where the template knows no system message, the person's first message opens with it.
-        self._folded = system if system and not template.accepts_system() else ""
+        self._folded = system if system and not template.accepts_system else ""
         self.turns: tuple[Turn, ...] = (Turn("system", system),) if system and not self._folded else ()
-        self.end_of_turn = template.end_of_turn()
+        self.end_of_turn = template.end_of_turn
 
     def ask(self, text: str) -> None:
         """Adds what the person says."""

@@ -50,8 +50,7 @@ class Session:
         """Asks agents in turn, each reading the answers before; all of them where no names are given.
 
         When nobody said anything (cancelled before, or only an end of turn came) the question is taken back; else what
-        was answered stays. The cache and
-        the history agree afterwards.
+        was answered stays. The cache and the history agree afterwards.
 
         Raises:
             RequestError: an unknown name. ContextFullError: the conversation does not fit; the question is taken back.

@@ -25,7 +25,7 @@ from icarus_local.chat.worker import Worker
 from icarus_local.cli.bases import find_base
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import IcarusError, RequestError
-from icarus_local.text.template import FALLBACK_NAME, FALLBACK_SOURCE, ChatTemplate
+from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
 
 
@@ -94,10 +94,10 @@ def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate
             return ChatTemplate(file.read_text("utf-8"), tokenizer, str(file)), None
         except (OSError, UnicodeDecodeError) as error:
             raise IcarusError(f"the chat template {file} cannot be read: {error}") from error
+    template = own_template(tokenizer.template_source, tokenizer)
     if tokenizer.template_source is not None:
-        return ChatTemplate(tokenizer.template_source, tokenizer), None
-    notice = f"this base has no chat template; {FALLBACK_NAME} is used (give --chat-template FILE for another)"
-    return ChatTemplate(FALLBACK_SOURCE, tokenizer, FALLBACK_NAME), notice
+        return template, None
+    return template, f"this base has no chat template; {template.name} is used (give --chat-template FILE for another)"
 
 
 def open_session(options: ChatOptions, stack: ExitStack) -> tuple[Session, list[str]]:

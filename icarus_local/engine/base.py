@@ -172,6 +172,11 @@ def weight_shapes(hp: Hyperparameters) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def _lora_shapes(hp: Hyperparameters) -> dict[str, tuple[int, int]]:
+    shapes = weight_shapes(hp)
+    return {name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in MODULES}
+
+
 def _check_tensors(file: GgufFile, hp: Hyperparameters) -> None:
     required = weight_shapes(hp)
     optional: dict[str, tuple[int, ...]] = {
@@ -216,6 +221,7 @@ class BaseWeights:
         hp: the hyperparameters.
         family_id: which model it is, whatever its quantisation (see `identity`).
         n_bytes: bytes of weights.
+        lora_shapes: (n_in, n_out) of every weight that a decoder's LoRA may change, by tensor name.
     """
 
     def __init__(self, path: Path, device: int) -> None:
@@ -236,7 +242,7 @@ class BaseWeights:
             self.hp = _read_hyperparameters(file)
             _check_tensors(file, self.hp)
             self.family_id = family_id(file)
-            self._lora_shapes = self.lora_shapes()
+            self.lora_shapes = _lora_shapes(self.hp)
             self.n_bytes = sum(info.n_bytes for info in file.tensors.values())
             self._map(file, device, stack)
             self._stack = stack.pop_all()
@@ -277,15 +283,6 @@ class BaseWeights:
     def head(self) -> int:
         """The output head; a tied one is the token embedding."""
         return self._tensors.get("output.weight") or self._tensors["token_embd.weight"]
-
-    def lora_shapes(self) -> dict[str, tuple[int, int]]:
-        """(n_in, n_out) of every weight that a decoder's LoRA may change."""
-        shapes = weight_shapes(self.hp)
-        return {name: (shape[0], shape[1]) for name, shape in shapes.items() if name.split(".")[-2] in MODULES}
-
-    def lora_shape(self, name: str) -> tuple[int, int]:
-        """(n_in, n_out) of one such weight."""
-        return self._lora_shapes[name]
 
     def close(self) -> None:
         """Frees the weights; may be called twice. No graph over them may be used afterwards."""

@@ -123,7 +123,7 @@ class Engine:
             self.cells = CellTable(self.n_ctx)
             self._kv = self._allocate_kv(buffer_type)
             stack.callback(self._kv.close)
-            self._bank = AdapterBank(self.base.family_id, self.base.lora_shapes(), buffer_type)
+            self._bank = AdapterBank(self.base.family_id, self.base.lora_shapes, buffer_type)
             stack.callback(self._bank.close)
             self._graphs = GraphPool(self.base, self._kv, self._bank, buffer_type)
             stack.callback(self._graphs.close)
@@ -167,18 +167,11 @@ class Engine:
         Raises:
             AdapterError: it is for another base, or one of its tensors has no place.
         """
-        generation = self._bank.generation
-        adapter_id = self._bank.add(adapter)
-        if self._bank.generation != generation:
-            self._graphs.clear()
-        return adapter_id
+        return self._bank.add(adapter)
 
     def remove_adapter(self, adapter_id: int) -> None:
         """Removes a resident adapter."""
-        generation = self._bank.generation
         self._bank.remove(adapter_id)
-        if self._bank.generation != generation:
-            self._graphs.clear()
 
     @property
     def adapter_bytes(self) -> int:

@@ -191,7 +191,7 @@ class Graph:
         weight = f"{name}.weight"
         y = g.ggml_mul_mat(ctx, self._base.tensor(weight), x)
         if self.spec.ranks:
-            n_in, n_out = self._base.lora_shape(weight)
+            n_in, n_out = self._base.lora_shapes[weight]
             start = self.spec.n_encode - first
             decoder = g.ggml_view_3d(ctx, x, n_in, 1, n, 4 * n_in, 4 * n_in, 4 * n_in * start)
             for rank in self.spec.ranks:

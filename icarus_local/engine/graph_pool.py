@@ -22,6 +22,7 @@ class GraphPool:
         self._ggml = load()
         self._graphs: OrderedDict[GraphSpec, Graph] = OrderedDict()
         self._allocator = self._ggml.ggml_gallocr_new(buffer_type)
+        self._generation = bank.generation
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -49,6 +50,10 @@ class GraphPool:
         Raises:
             IcarusError: there is not enough memory.
         """
+        if self._generation != self._bank.generation:
+            # The bank's tensors have moved: graphs over the old ones must go.
+            self.clear()
+            self._generation = self._bank.generation
         graph = self._graphs.get(spec)
         if graph is not None:
             self._graphs.move_to_end(spec)
@@ -72,7 +77,7 @@ class GraphPool:
         return int(self._ggml.ggml_gallocr_get_buffer_size(self._allocator, 0))
 
     def clear(self) -> None:
-        """Forgets all graphs, as when tensors that they read have moved."""
+        """Forgets all graphs."""
         for graph in self._graphs.values():
             graph.close()
         self._graphs.clear()

@@ -51,15 +51,21 @@ def vocabulary_sha256(file: GgufFile) -> str:
     Raises:
         ModelFileError: the file has no proper vocabulary.
     """
+    return _sha256(token_texts(file), token_types(file))
+
+
+def _sha256(texts: list[bytes], types: bytes | None) -> str:
     digest = hashlib.sha256()
-    for text in token_texts(file):
+    for text in texts:
         digest.update(len(text).to_bytes(8, "little") + text)
-    digest.update(token_types(file) or b"")
+    digest.update(types or b"")
     return digest.hexdigest()
 
 
-def check_vocabulary(path: Path) -> None:
+def check_vocabulary(path: Path) -> str:
     """Refuses a vocabulary on which libllama would end the process, or throw where nobody can catch.
+
+    Returns its `vocabulary_sha256`.
 
     Raises:
         ModelFileError: with the key and the token.
@@ -87,6 +93,7 @@ def check_vocabulary(path: Path) -> None:
         for byte in range(256):
             if b"<0x%02X>" % byte not in known and bytes([byte]) not in known:
                 raise ModelFileError(f"{path}: its vocabulary lacks the byte 0x{byte:02X}", "Convert the model again")
+    return _sha256(texts, raw_types)
 
 
 def _shown(text: bytes) -> str:

@@ -180,6 +180,7 @@ class ChatTemplate:
                 runs.append("")
         return [run for run in runs if run]
 
+    @functools.cached_property
     def accepts_system(self) -> bool:
         """Whether a conversation may open with a system message."""
         try:
@@ -204,6 +205,7 @@ class ChatTemplate:
         padding = before.removeprefix(prompt) if before.startswith(prompt) else ""
         return padding if padding.isspace() else ""
 
+    @functools.cached_property
     def end_of_turn(self) -> int:
         """The control token that closes an assistant message.
 
@@ -218,6 +220,17 @@ class ChatTemplate:
         if self._vocabulary.eos is not None:
             return self._vocabulary.eos
         raise TemplateError(f"the chat template {self.name} closes no answer with a control token")
+
+
+def own_template(source: str | None, vocabulary: Vocabulary) -> ChatTemplate:
+    """A base's own template, or the default where it has none.
+
+    Raises:
+        TemplateError: it is broken.
+    """
+    return (
+        ChatTemplate(FALLBACK_SOURCE, vocabulary, FALLBACK_NAME) if source is None else ChatTemplate(source, vocabulary)
+    )
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str] | None:

@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 
 from icarus_local.errors import ModelFileError, RequestError
-from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import load_llama
-from icarus_local.ggml.vocabulary import check_vocabulary, vocabulary_sha256
+from icarus_local.ggml.vocabulary import check_vocabulary
 
 _ATTR_UNKNOWN, _ATTR_CONTROL, _ATTR_USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
 
@@ -22,6 +21,7 @@ class Tokenizer:
         n_vocab: number of token ids.
         controls: text of each control token -> id; only a template may emit these.
         user_defined: texts of USER_DEFINED tokens, which stay one token even in plain text.
+        sha256: over token texts and types: two files with this in common give the same ids.
         template_source: the file's Jinja chat template, or None.
     """
 
@@ -31,7 +31,7 @@ class Tokenizer:
         Raises:
             ModelFileError: not a GGUF file, or its vocabulary cannot be used.
         """
-        check_vocabulary(path)
+        self.sha256 = check_vocabulary(path)
         self.path = path
         self._llama = load_llama()
         params = self._llama.llama_model_default_params()
@@ -110,12 +110,6 @@ class Tokenizer:
     def vocab_address(self) -> int:
         """Address of the `llama_vocab`, for samplers."""
         return int(self._vocab)
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """SHA-256 over token texts and types: two files with this in common give the same ids."""
-        with GgufFile(self.path) as file:
-            return vocabulary_sha256(file)
 
     def close(self) -> None:
         """Frees the vocabulary; may be called twice."""

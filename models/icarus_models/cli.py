@@ -36,7 +36,7 @@ def data(
     *, agent: str, out: Path, base: Path | None, train_size: int, heldout_size: int, max_tokens: int, seed: int
 ) -> None:
     """Write the training data of a shipped agent."""
-    from icarus_local.text.template import FALLBACK_SOURCE, ChatTemplate
+    from icarus_local.text.template import own_template
     from icarus_local.text.tokenizer import Tokenizer
     from icarus_models.catalog import agents
     from icarus_models.data.build import build
@@ -47,7 +47,7 @@ def data(
     general = answers(base, out / "general.json")
     tokenizer = Tokenizer(base)
     try:
-        template = ChatTemplate(tokenizer.template_source or FALLBACK_SOURCE, tokenizer)
+        template = own_template(tokenizer.template_source, tokenizer)
         renderer = Renderer(tokenizer, template, agents(), agent)
         split = build(
             agent,

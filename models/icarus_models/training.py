@@ -21,7 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from icarus_local.engine.identity import family_id
 from icarus_local.errors import IcarusError
 from icarus_local.ggml.gguf import GgufFile
-from icarus_local.text.template import FALLBACK_SOURCE, ChatTemplate
+from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
 from icarus_models.base import file_sha256, load_base
 from icarus_models.catalog import agents
@@ -89,7 +89,7 @@ def train(
         raise IcarusError(f"{places.out}: holds an unfinished run; go on with --resume, or choose another folder")
     tokenizer = Tokenizer(places.tokenizer)
     try:
-        template = ChatTemplate(tokenizer.template_source or FALLBACK_SOURCE, tokenizer)
+        template = own_template(tokenizer.template_source, tokenizer)
         renderer = Renderer(tokenizer, template, agents(), recipe.agent)
         loaded = _read(places.data, renderer, recipe, tell)
         heldout = _read(places.heldout, renderer, recipe, tell) if places.heldout else Loaded()

@@ -158,4 +158,4 @@ def test_whatever_a_person_types_adds_no_control_token(
 
 
 def test_end_of_turn(template: ChatTemplate, smollm2_tokenizer: Tokenizer) -> None:
-    assert template.end_of_turn() == smollm2_tokenizer.controls["<|im_end|>"]
+    assert template.end_of_turn == smollm2_tokenizer.controls["<|im_end|>"]
