@@ -5,27 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from icarus_local.engine.adapter_file import KEY_BASE_NAME, KEY_TYPE
+from icarus_local.engine.adapter_file import KEY_BASE_NAME, KEY_TYPE, Place
+from icarus_local.engine.architecture import Hyperparameters, read_hyperparameters
 from icarus_local.engine.identity import family_id
+from icarus_local.engine.weights import lora_places
 from icarus_local.errors import ModelFileError
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.vocabulary import vocabulary_sha256
 
-ARCHITECTURES = ("llama",)
-
 
 @dataclass(frozen=True)
 class Base:
-    """A base model's identity and the shapes of its 2-D weights, (n_in, n_out), by tensor name."""
+    """A base model's identity, and where in it a LoRA may stand, by tensor name."""
 
     path: Path
     name: str
-    architecture: str
+    hp: Hyperparameters
     family_id: str
     tokenizer_sha256: str
-    n_layer: int
-    n_head: int
-    shapes: dict[str, tuple[int, int]]
+    places: dict[str, Place]
 
 
 def read_base(path: Path) -> Base:
@@ -48,21 +46,13 @@ def read_base(path: Path) -> Base:
                 f"{path} is an adapter{f' for {wanted}' if isinstance(wanted, str) and wanted else ''}, not a base",
                 "Give the base's .gguf file with --base",
             )
-        arch = file.require("general.architecture", str)
-        if arch not in ARCHITECTURES:
-            raise ModelFileError(
-                f"{path} is of the architecture {arch!r}; adapters can be converted for {', '.join(ARCHITECTURES)}"
-            )
+        hp = read_hyperparameters(file)
         name = file.value("general.name")
         return Base(
             path=path,
             name=name if isinstance(name, str) and name else path.stem,
-            architecture=arch,
+            hp=hp,
             family_id=family_id(file),
             tokenizer_sha256=vocabulary_sha256(file),
-            n_layer=file.require(f"{arch}.block_count", int),
-            n_head=file.require(f"{arch}.attention.head_count", int),
-            shapes={
-                tensor: (info.shape[0], info.shape[1]) for tensor, info in file.tensors.items() if len(info.shape) == 2
-            },
+            places=lora_places(hp),
         )

@@ -24,7 +24,8 @@ _METHODS = {"icarus": TRAINED_ICARUS, "lora": TRAINED_ORDINARY}
 _TENSOR = re.compile(r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<part>[AB])(?:\.default)?\.weight")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _KEY_OR_VALUE = re.compile(r"(^|\.)(k_proj|v_proj|key|value|k|v|wk|wv)$")
-_FUSED = re.compile(r"(^|\.)(qkv_proj|c_attn|query_key_value|Wqkv|kv_proj|in_proj)$")
+# A fused qkv_proj is let through here: `map_modules`, which knows the base, looks at its K and V rows.
+_FUSED = re.compile(r"(^|\.)(c_attn|query_key_value|Wqkv|kv_proj|in_proj)$")
 _MAX_LISTED = 6
 _PLAIN = "Train a LoRA on Q, O and the MLP only (icarus-train does)"
 

@@ -56,7 +56,7 @@ def convert_adapter(
     try:
         write_adapter(beside, pairs, target, training, name=name or out.stem, outtype=outtype, assumed=assumed)
         written = read_adapter(beside)
-        check_fits(written, target.family_id, target.shapes)
+        check_fits(written, target.family_id, target.places)
         beside.replace(out)
     except OSError as error:
         raise IcarusError(f"{out} cannot be written: {error.strerror}") from error
@@ -125,7 +125,7 @@ def write_adapter(
             if not np.isfinite(stored).all():
                 raise AdapterError(f"{tensor}.{part} holds values too large for {outtype}", "Give --outtype f32")
             tensors[f"{tensor}.{part}"] = stored
-    writer = gguf.GGUFWriter(path, base.architecture)
+    writer = gguf.GGUFWriter(path, base.hp.name)
     try:
         _add_keys(writer, base, training, name, assumed)
         writer.add_array(keys.KEY_MODULES, sorted({tensor.split(".")[2] for tensor in pairs}))

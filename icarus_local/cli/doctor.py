@@ -38,7 +38,7 @@ def run_doctor(base: str | None) -> None:
     with Engine(path, n_ctx=256) as engine:
         hp = engine.base.hp
         click.echo(
-            f"base {path}\n  {hp.architecture}, {hp.n_layer} layers, {engine.base.n_bytes / 2**20:.0f} MiB of weights, "
+            f"base {path}\n  {hp.name}, {hp.n_layer} layers, {engine.base.n_bytes / 2**20:.0f} MiB of weights, "
             f"context {hp.n_ctx_train}, {engine.kv_bytes_per_token} bytes of f16 KV a token, "
             f"loaded in {time.perf_counter() - start:.2f} s\n  family {engine.base.family_id}"
         )

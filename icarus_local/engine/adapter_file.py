@@ -37,11 +37,12 @@ TRAINED_ICARUS, TRAINED_ORDINARY, TRAINED_UNKNOWN = "icarus", "ordinary", "unkno
 TRAINED = (TRAINED_ICARUS, TRAINED_ORDINARY, TRAINED_UNKNOWN)
 MODULES = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
-_PLACE = re.compile(rf"blk\.\d+\.({'|'.join(MODULES)})\.weight")
+# A fused QKV tensor is let through here: `check_fits`, which knows the base, looks at its K and V rows.
+_PLACE = re.compile(rf"blk\.\d+\.({'|'.join(MODULES)}|attn_qkv)\.weight")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CACHE_REASON = "every agent reads the K and V that the base alone writes, so the shared cache would be wrong"
 _REASONS = (
-    (re.compile(r"\.attn_(k|v|qkv|kv\w*)\."), f"it changes K or V: {_CACHE_REASON}"),
+    (re.compile(r"\.attn_(k|v|kv\w*)\."), f"it changes K or V: {_CACHE_REASON}"),
     (re.compile(r"norm"), f"it changes a norm, from which K and V are computed: {_CACHE_REASON}"),
     (re.compile(r"^(token_embd|token_types|position_embd)"), f"it changes the embeddings: {_CACHE_REASON}"),
     (re.compile(r"^output\."), "it changes the output head, which all agents share"),
@@ -60,6 +61,35 @@ class LoraPair:
     def rank(self) -> int:
         """Rows of `a`."""
         return int(self.a.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows `start` to `stop` of a file tensor's output, which are the weight `name` of the graph."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor of the base that a LoRA may stand on: its sizes, and the weights of the graph that it holds.
+
+    Output rows outside all parts are K and V of a fused tensor, which no agent may change.
+    """
+
+    n_in: int
+    n_out: int
+    parts: tuple[Part, ...]
+
+    @property
+    def frozen(self) -> npt.NDArray[np.bool_]:
+        """[n_out] bool: the output rows that no agent may change."""
+        frozen = np.ones(self.n_out, np.bool_)
+        for part in self.parts:
+            frozen[part.start : part.stop] = False
+        return frozen
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -270,13 +300,13 @@ def _check_modules(file: GgufFile, pairs: Mapping[str, LoraPair]) -> None:
         )
 
 
-def check_fits(adapter: Adapter, base_family_id: str, shapes: Mapping[str, tuple[int, int]]) -> None:
+def check_fits(adapter: Adapter, base_family_id: str, places: Mapping[str, Place]) -> None:
     """Checks that every matrix of an adapter has its place in a base.
 
     Args:
         adapter: what `read_adapter` gave.
         base_family_id: of the base.
-        shapes: (n_in, n_out) of every base weight that may change, by tensor name.
+        places: of the base, by tensor name.
 
     Raises:
         AdapterError: made for another base, or a tensor without a place or of another shape, or no tensor at all.
@@ -292,21 +322,28 @@ def check_fits(adapter: Adapter, base_family_id: str, shapes: Mapping[str, tuple
     if not adapter.pairs:
         raise AdapterError(f"{adapter.path} holds no tensors: it would change nothing", _RECONVERT)
     for tensor, pair in adapter.pairs.items():
-        if tensor not in shapes:
+        place = places.get(tensor)
+        if place is None:
             raise AdapterError(f"{adapter.path} adapts {tensor}, which this base does not have", _RECONVERT)
-        n_in, n_out = shapes[tensor]
-        if pair.a.shape[1] != n_in or pair.b.shape[0] != n_out:
-            raise AdapterError(
-                f"{adapter.path}: {tensor} is adapted from {pair.a.shape[1]} to {pair.b.shape[0]}, and the base's goes "
-                f"from {n_in} to {n_out}",
-                _RECONVERT,
-            )
-        if pair.rank > min(n_in, n_out):
-            raise AdapterError(
-                f"{adapter.path}: {tensor} has rank {pair.rank}, more than the weight's own {min(n_in, n_out)}",
-                "Train it with a smaller rank",
-            )
-        if pair.a.shape[0] != pair.b.shape[1] or pair.a.shape[0] == 0:
-            raise AdapterError(
-                f"{adapter.path}: {tensor} has matrices of ranks {pair.a.shape[0]} and {pair.b.shape[1]}"
-            )
+        _check_pair(adapter, tensor, pair, place)
+
+
+def _check_pair(adapter: Adapter, tensor: str, pair: LoraPair, place: Place) -> None:
+    n_in, n_out = place.n_in, place.n_out
+    if pair.a.shape[1] != n_in or pair.b.shape[0] != n_out:
+        raise AdapterError(
+            f"{adapter.path}: {tensor} is adapted from {pair.a.shape[1]} to {pair.b.shape[0]}, and the base's goes "
+            f"from {n_in} to {n_out}",
+            _RECONVERT,
+        )
+    if pair.rank > min(n_in, n_out):
+        raise AdapterError(
+            f"{adapter.path}: {tensor} has rank {pair.rank}, more than the weight's own {min(n_in, n_out)}",
+            "Train it with a smaller rank",
+        )
+    if pair.a.shape[0] != pair.b.shape[1] or pair.a.shape[0] == 0:
+        raise AdapterError(f"{adapter.path}: {tensor} has matrices of ranks {pair.a.shape[0]} and {pair.b.shape[1]}")
+    if pair.b[place.frozen].any():
+        raise AdapterError(
+            f"{adapter.path}: {tensor} changes rows of K or V: {_CACHE_REASON}", "Adapt Q, O and the MLP only"
+        )

@@ -17,25 +17,16 @@ import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter
 from icarus_local.engine.bank import AdapterBank
-from icarus_local.engine.base import BaseWeights, host_memory
+from icarus_local.engine.base import BaseFile, BaseWeights
 from icarus_local.engine.cache import HIDDEN, VISIBLE, CellTable
+from icarus_local.engine.executor import Backends, CachedGraphs, Executor, ScheduledGraphs
 from icarus_local.engine.graph import GraphSpec
-from icarus_local.engine.graph_pool import GraphPool
-from icarus_local.engine.tensors import TensorGroup
+from icarus_local.engine.kv import KvCache, check_kv_type, kv_bytes_per_token
 from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
-from icarus_local.ggml.library import (
-    DEVICE_TYPE_CPU,
-    STATUS_ABORTED,
-    STATUS_SUCCESS,
-    TYPE_F16,
-    TYPE_F32,
-    load,
-    strlen_address,
-)
+from icarus_local.ggml.library import STATUS_ABORTED, STATUS_SUCCESS, load
 
 logger = logging.getLogger(__name__)
 
-KV_TYPES = {"f16": TYPE_F16, "f32": TYPE_F32}
 _N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal steps need equal padding
 _MANY = 16  # sequences that answer at once in the largest dual step reserved for
 _DEFAULT_N_CTX = 4096
@@ -72,7 +63,8 @@ class Engine:
     """One base, one KV cache, any number of sequences and adapters. To be used from one thread; `cancel` from any.
 
     Attributes:
-        base: the frozen weights. n_ctx: cells of the cache. kv_type: "f16" or "f32".
+        base: the frozen weights. n_ctx: cells of the cache. kv_type: type of K and V.
+        n_threads: of the CPU. notices: what the user of this base should be told.
     """
 
     def __init__(
@@ -80,84 +72,88 @@ class Engine:
         base: Path,
         n_ctx: int | None = None,
         kv_type: str = "f16",
+        *,
         n_ubatch: int = 512,
         n_threads: int | None = None,
+        device: str = "auto",
+        gpu_layers: int | None = None,
+        repack: bool | None = None,
+        max_adapters: int | None = None,
     ) -> None:
         """Loads a base.
 
         Args:
             base: GGUF file.
             n_ctx: tokens the cache holds, rounded up to 256; default the model's, at most 4096.
-            kv_type: type of K and V.
+            kv_type: type of K and V: f16, f32, q8_0 or q4_0.
             n_ubatch: most rows of one step.
             n_threads: CPU threads.
+            device: "auto", "cpu", or a name of ggml's registry.
+            gpu_layers: layers on the device, the head being one more; None for what its memory holds.
+            repack: whether the CPU's weights are repacked for its matrix kernels; None to decide by their types.
+            max_adapters: adapters in memory at a time; the least recently used goes, and is read again when needed.
 
         Raises:
             ModelFileError: the file cannot be computed exactly. RequestError: an argument is out of range.
             IcarusError: memory does not suffice.
         """
-        if kv_type not in KV_TYPES:
-            raise RequestError(f"KV type {kv_type!r} is not one of {', '.join(KV_TYPES)}")
         if not 1 <= n_ubatch <= 4096:
             raise RequestError(f"n_ubatch is {n_ubatch}, outside 1 to 4096")
         if n_threads is not None and not 1 <= n_threads <= _MAX_THREADS:
             raise RequestError(f"{n_threads} threads are outside 1 to {_MAX_THREADS}")
         self.kv_type, self._n_ubatch = kv_type, n_ubatch
-        self._ggml = ggml = load()
+        self._ggml = load()
         self._flag = ctypes.create_string_buffer(2)
+        self.n_threads = n_threads or default_threads()
         with ExitStack() as stack:
-            device = ggml.ggml_backend_dev_by_type(DEVICE_TYPE_CPU)
-            if not device:
-                raise IcarusError("ggml has no CPU device", "Reinstall llama-cpp-python")
-            self._backend = ggml.ggml_backend_dev_init(device, None)
-            stack.callback(ggml.ggml_backend_free, self._backend)
-            self.n_threads = n_threads or default_threads()
-            ggml.ggml_backend_cpu_set_n_threads(self._backend, self.n_threads)
-            # strlen of the flag is 0 or 1: asked before every node, it must not enter Python.
-            ggml.ggml_backend_cpu_set_abort_callback(self._backend, strlen_address(), ctypes.addressof(self._flag))
-            buffer_type = ggml.ggml_backend_dev_buffer_type(device)
-            self.base = BaseWeights(base, device)
+            file = BaseFile(base)
+            stack.callback(file.close)
+            check_kv_type(file.hp, kv_type)
+            self.n_ctx = _checked_n_ctx(file, n_ctx)
+            self.notices = file.notices(self.n_ctx)
+            kv_bytes = self.n_ctx * kv_bytes_per_token(file.hp, kv_type)
+            placement = file.place(kv_bytes, device, gpu_layers, repack)
+            self.base = BaseWeights(file, placement)
             stack.callback(self.base.close)
-            self.n_ctx = self._checked_n_ctx(n_ctx)
-            self._check_memory()
-            self.cells = CellTable(self.n_ctx)
-            self._kv = self._allocate_kv(buffer_type)
+            self._kv = KvCache(file.hp, placement, self.n_ctx, kv_type)
             stack.callback(self._kv.close)
-            self._bank = AdapterBank(self.base.family_id, self.base.lora_shapes, buffer_type)
+            self.cells = CellTable(self.n_ctx)
+            self._bank = AdapterBank(self.base, max_adapters)
             stack.callback(self._bank.close)
-            self._graphs = GraphPool(self.base, self._kv, self._bank, buffer_type)
+            computing = list({d.handle: d for d in (*placement.layers, placement.head)}.values())
+            backends = Backends(computing, placement.host, self.n_threads, ctypes.addressof(self._flag))
+            stack.callback(backends.close)
+            self._graphs = self._executor(backends)
             stack.callback(self._graphs.close)
-            self._graphs.reserve([GraphSpec(n_ubatch, 0, self.n_ctx), GraphSpec(_MANY, _MANY, self.n_ctx)])
             self._stack = stack.pop_all()
 
-    def _checked_n_ctx(self, n_ctx: int | None) -> int:
-        limit = self.base.hp.n_ctx_train
-        if n_ctx is None:
-            n_ctx = min(limit, _DEFAULT_N_CTX)
-        if not 1 <= n_ctx <= limit:
-            raise RequestError(
-                f"n_ctx is {n_ctx}; {self.base.path} was trained for 1 to {limit}", "Give another --n-ctx"
-            )
-        return -(-n_ctx // _N_KV_STEP) * _N_KV_STEP
-
-    def _check_memory(self) -> None:
-        needed, available = self.n_ctx * self.kv_bytes_per_token, host_memory()
-        if needed > available:
-            raise IcarusError(
-                f"a KV cache of {self.n_ctx} tokens takes {needed >> 20} MiB and {available >> 20} MiB are free",
-                "Give a smaller --n-ctx",
-            )
-
-    def _allocate_kv(self, buffer_type: int) -> TensorGroup:
-        kind, width = KV_TYPES[self.kv_type], self.base.hp.n_embd_kv
-        names = [f"{part}.{layer}" for layer in range(self.base.hp.n_layer) for part in "kv"]
-        return TensorGroup(dict.fromkeys(names, (kind, (width, self.n_ctx))), buffer_type)
+    def _executor(self, backends: Backends) -> Executor:
+        largest = [GraphSpec(self._n_ubatch, 0, self.n_ctx), GraphSpec(_MANY, _MANY, self.n_ctx)]
+        placement = self.base.placement
+        if placement.mixed:
+            return ScheduledGraphs(self.base, self._kv, self._bank, backends.handles, largest[0])
+        graphs = CachedGraphs(self.base, self._kv, self._bank, backends.handles[0], placement.head)
+        try:
+            graphs.reserve(largest)
+        except IcarusError:
+            graphs.close()
+            raise
+        return graphs
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of K and V that one token takes over all layers."""
-        hp = self.base.hp
-        return 2 * hp.n_layer * int(self._ggml.ggml_row_size(KV_TYPES[self.kv_type], hp.n_embd_kv))
+        return kv_bytes_per_token(self.base.hp, self.kv_type)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes by use: weights mapped from the file, weights copied, the cache, adapters, compute buffers."""
+        return {
+            "mapped": self.base.n_bytes,
+            "copied": self.base.resident_bytes,
+            "cache": self._kv.n_bytes,
+            "adapters": self._bank.n_bytes,
+            "compute": self._graphs.n_bytes,
+        }
 
     # -- adapters ------------------------------------------------------------------------------------------------------
 
@@ -231,11 +227,10 @@ class Engine:
         self.cells.check_free(sum(len(tokens) for _, tokens in encode))
         if len(decode) > self._n_ubatch:
             raise RequestError(f"{len(decode)} decoder rows in one step; {self._n_ubatch} are possible")
-        for sequence, adapter_id in decode:
+        self._bank.check(adapter_id for _, adapter_id in decode)
+        for sequence, _ in decode:
             if not growing.get(sequence) and self.cells.length(sequence) == 0:
                 raise RequestError(f"sequence {sequence} is empty: there is no token to decode at")
-            if adapter_id is not None:
-                self._bank.check(adapter_id)
 
     def _chunks(self, encode: Encode) -> list[list[tuple[int, Sequence[int]]]]:
         """Splits what is to be encoded into steps of at most n_ubatch rows, in order."""
@@ -270,17 +265,23 @@ class Engine:
         end = max(self.cells.end, int(cells.max()) + 1 if len(cells) else 0)
         n_kv = min(self.n_ctx, max(_N_KV_STEP, -(-end // _N_KV_STEP) * _N_KV_STEP))
         adapter_ids = [adapter_id for _, adapter_id in decode]
-        spec = GraphSpec(len(cells), len(decode), n_kv, self._bank.ranks_of(adapter_ids), encoder_logits)
+        spec = GraphSpec(len(cells), len(decode), n_kv, self._bank.use(adapter_ids), encoder_logits)
         tokens, positions, mask = self._rows(encode, decode, cells, n_kv)
         graph = self._graphs.get(spec)
         self._set(graph.tokens, tokens)
         self._set(graph.positions, positions)
         self._set(graph.mask, mask)
+        if graph.window_mask is not None:
+            self._set(graph.window_mask, self._windowed(encode, decode, positions, mask, cells))
         if graph.cells is not None:
             self._set(graph.cells, cells)
-        for rank, tensor in graph.slots.items():
-            self._set(tensor, self._bank.slots_of(adapter_ids, rank))
-        status = self._ggml.ggml_backend_graph_compute(self._backend, graph.graph)
+        for key, tensor in graph.slots.items():
+            self._set(tensor, self._bank.slots_of(adapter_ids, key))
+        if self._flag[0] != b"\0":
+            # Devices that cannot stop inside a step stop between two.
+            self._flag[0] = b"\0"
+            raise CancelledError("the step was cancelled")
+        status = self._graphs.compute(graph)
         if status == STATUS_ABORTED:
             self._flag[0] = b"\0"
             raise CancelledError("the step was cancelled")
@@ -321,13 +322,52 @@ class Engine:
                 positions[row] = length - 1
         return tokens, positions, mask
 
+    def _windowed(
+        self,
+        encode: Encode,
+        decode: Decode,
+        positions: npt.NDArray[np.int32],
+        mask: npt.NDArray[np.float16],
+        cells: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.float16]:
+        """`mask` for layers that see only the last `window` positions of each row's sequence, itself included."""
+        windowed = mask.copy()
+        start = 0
+        fresh: dict[int, npt.NDArray[np.int32]] = {}
+        for sequence, ids in encode:
+            at = self._position_of_cells(sequence, mask.shape[1])
+            at[cells[start : start + len(ids)]] = positions[start : start + len(ids)]
+            fresh[sequence] = at
+            self._hide(windowed, slice(start, start + len(ids)), positions, at)
+            start += len(ids)
+        for row, (sequence, _) in enumerate(decode, start):
+            if sequence not in fresh:
+                fresh[sequence] = self._position_of_cells(sequence, mask.shape[1])
+            self._hide(windowed, slice(row, row + 1), positions, fresh[sequence])
+        return windowed
+
+    def _position_of_cells(self, sequence: int, n_kv: int) -> npt.NDArray[np.int32]:
+        at = np.zeros(n_kv, np.int32)
+        cells = self.cells.cells(sequence)
+        at[cells] = np.arange(len(cells))
+        return at
+
+    def _hide(
+        self,
+        mask: npt.NDArray[np.float16],
+        rows: slice,
+        positions: npt.NDArray[np.int32],
+        at: npt.NDArray[np.int32],
+    ) -> None:
+        mask[rows][positions[rows, None] - at[None, :] >= self.base.hp.window] = HIDDEN
+
     def _set(self, tensor: int, data: npt.NDArray[Any]) -> None:
         self._ggml.ggml_backend_tensor_set(tensor, data.ctypes.data, 0, data.nbytes)
 
     @property
     def n_graphs(self) -> int:
         """Graphs that are built and kept."""
-        return len(self._graphs)
+        return self._graphs.n_graphs
 
     # -- stopping, looking, closing ------------------------------------------------------------------------------------
 
@@ -342,13 +382,8 @@ class Engine:
     def kv_bytes(self, sequence: int) -> bytes:
         """K and V of a sequence's cells, in order of layer (K, then V) and position; for comparing and saving."""
         cells = self.cells.cells(sequence)
-        row = self.kv_bytes_per_token // (2 * self.base.hp.n_layer)
-        parts = []
-        for layer in range(self.base.hp.n_layer):
-            for part in "kv":
-                rows = self._kv.read(f"{part}.{layer}").reshape(self.n_ctx, row)
-                parts.append(rows[cells].tobytes())
-        return b"".join(parts)
+        rows = (self._kv.read(part, layer, cells) for layer in range(self.base.hp.n_layer) for part in "kv")
+        return b"".join(part.tobytes() for part in rows)
 
     def close(self) -> None:
         """Frees everything; may be called twice."""
@@ -359,3 +394,12 @@ class Engine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _checked_n_ctx(file: BaseFile, n_ctx: int | None) -> int:
+    limit = file.hp.n_ctx_train
+    if n_ctx is None:
+        n_ctx = min(limit, _DEFAULT_N_CTX)
+    if not 1 <= n_ctx <= limit:
+        raise RequestError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {limit}", "Give another --n-ctx")
+    return -(-n_ctx // _N_KV_STEP) * _N_KV_STEP

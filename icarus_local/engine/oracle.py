@@ -12,19 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icarus_local.engine.kv import KV_TYPES
 from icarus_local.errors import IcarusError, ModelFileError
 from icarus_local.ggml.gguf import check_header
-from icarus_local.ggml.library import TYPE_F16, load_llama
+from icarus_local.ggml.library import load_llama
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
 _N_UBATCH = 512
 
 
 class Oracle:
-    """One libllama context set up as the engine is: flash attention, f16 KV in one stream, weights not repacked."""
+    """One libllama context set up as the engine is: on the CPU, flash attention, KV in one stream, all cells kept."""
 
-    def __init__(self, path: Path, n_ctx: int, n_threads: int, n_seq_max: int = 4) -> None:
-        """Loads the base into libllama.
+    def __init__(
+        self,
+        path: Path,
+        n_ctx: int,
+        n_threads: int,
+        *,
+        n_seq_max: int = 4,
+        kv_type: str = "f16",
+        repack: bool = False,
+    ) -> None:
+        """Loads the base into libllama, its weights repacked for the CPU where asked for.
 
         Raises:
             ModelFileError: libllama refuses it.
@@ -32,16 +42,17 @@ class Oracle:
         check_header(path)
         self._llama: Any = load_llama()
         params = self._llama.llama_model_default_params()
-        params.n_gpu_layers, params.use_extra_bufts = 0, False
+        params.n_gpu_layers, params.use_extra_bufts = 0, repack
         self._model = self._llama.llama_model_load_from_file(os.fsencode(path), params)
         if not self._model:
             raise ModelFileError(f"{path}: libllama cannot load it", "--debug shows why")
         context = self._llama.llama_context_default_params()
         context.n_ctx, context.n_batch, context.n_ubatch = n_ctx, _N_UBATCH, _N_UBATCH
         context.n_seq_max, context.kv_unified = n_seq_max, True
+        context.swa_full = True  # all cells are kept, as the engine does
         context.n_threads = context.n_threads_batch = n_threads
         context.flash_attn_type = _FLASH_ATTENTION_ON
-        context.type_k = context.type_v = TYPE_F16
+        context.type_k = context.type_v = KV_TYPES[kv_type]
         self._context = self._llama.llama_init_from_model(self._model, context)
         if not self._context:
             self._llama.llama_model_free(self._model)

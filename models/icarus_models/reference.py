@@ -19,6 +19,8 @@ from transformers.cache_utils import Cache, DynamicCache
 from icarus_local.errors import IcarusError
 
 TARGET_MODULES = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+# The kinds of layers as transformers names them.
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 class EncoderView(Cache):  # type: ignore[misc]
@@ -69,23 +71,26 @@ def two_stream_logits(
     `input_ids` [B, T] int64 and `attention_mask` [B, T] (1 at tokens, 0 at padding, padding at the end) go through the
     encoder; the decoder runs at `positions` [B, S] int64 only (each < T; -1 marks a padded row, whose logits mean
     nothing), or at all T when None. Returns [B, S, vocab], the dtype of the model; row s predicts the token after
-    `positions[:, s]`. Gradients reach the LoRA only. Raises `IcarusError` for a context longer than the model's
-    sliding window.
+    `positions[:, s]`. Gradients reach the LoRA only. Raises `IcarusError` for a model with layers of a kind that is
+    neither full nor sliding attention.
     """
     base = model.get_base_model()
-    refuse_sliding(base.config, input_ids.shape[1])
-    cache = encode(model, input_ids, attention_mask)
-    if positions is None:
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    rows = positions.clamp(min=0)
+    config = base.config.get_text_config()
+    every = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    rows = every if positions is None else positions.clamp(min=0)
+    n_rows = rows.shape[1]
+    if rope_follows_length(config):
+        # Such a rope takes its frequencies from the largest position that it sees: it must be the encoder's.
+        rows = torch.cat([rows, every[:, -1:]], dim=1)
+    masks = decoder_masks(config, rows, attention_mask, base.dtype)
     outputs = base(
         input_ids=input_ids.gather(1, rows),
-        attention_mask=decoder_mask(rows, attention_mask, base.dtype),
+        attention_mask=masks,
         position_ids=rows,
         use_cache=True,
-        **{cache_argument(base): EncoderView(cache)},
+        **{cache_argument(base): EncoderView(encode(model, input_ids, attention_mask))},
     )
-    logits: Tensor = outputs.logits
+    logits: Tensor = outputs.logits[:, :n_rows]
     return logits
 
 
@@ -100,12 +105,40 @@ def encode(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Cache
     return cache
 
 
-def decoder_mask(rows: Tensor, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Additive mask [B, 1, S, T] for decoder rows at `rows` [B, S]: key <= query position, and key not padding."""
+def decoder_masks(config: Any, rows: Tensor, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+    """The masks of decoder rows as the model's forward takes them: one, or where kinds of layers differ one per kind.
+
+    Raises `IcarusError` for a kind that is neither full nor sliding attention.
+    """
+    window = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or [])
+    unknown = kinds - {FULL, SLIDING}
+    if unknown:
+        raise IcarusError(f"layers with {', '.join(sorted(unknown))} have no decoder rows here")
+    if not kinds:
+        # Models without kinds of layers, as Mistral and Phi 3, slide everywhere where they have a window.
+        return decoder_mask(rows, attention_mask, dtype, window)
+    masks = {kind: decoder_mask(rows, attention_mask, dtype, window if kind == SLIDING else None) for kind in kinds}
+    return masks if len(masks) > 1 else masks.popitem()[1]
+
+
+def decoder_mask(rows: Tensor, attention_mask: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+    """Additive mask [B, 1, S, T] for decoder rows at `rows` [B, S]: the keys that are at or before the row, less than
+    `window` positions before it, and not padding."""
     keys = torch.arange(attention_mask.shape[1], device=rows.device)
-    visible = (keys[None, None, :] <= rows[:, :, None]) & attention_mask[:, None, :].bool()
+    distance = rows[:, :, None] - keys
+    visible = (distance >= 0) & attention_mask[:, None, :].bool()
+    if window is not None:
+        visible &= distance < window
     mask = torch.zeros(visible.shape, dtype=dtype, device=rows.device)
     return mask.masked_fill(~visible, torch.finfo(dtype).min)[:, None]
+
+
+def rope_follows_length(config: Any) -> bool:
+    """Whether the model's rope takes other frequencies for a longer context (LongRoPE, dynamic NTK)."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
 
 
 def ordinary_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -123,11 +156,3 @@ def base_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> 
 def cache_argument(model: torch.nn.Module) -> str:
     """`cache`, or `past_key_values` as transformers called it before 5.2x."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-
-
-def refuse_sliding(config: Any, length: int) -> None:
-    """Raise `IcarusError` where a layer's window is shorter than `length`: the mask here is a full one."""
-    window = getattr(config, "sliding_window", None)
-    sliding = any("sliding" in kind for kind in getattr(config, "layer_types", None) or [])
-    if sliding and window is not None and length > window:
-        raise IcarusError(f"a context of {length} tokens exceeds the model's sliding window of {window}")

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from icarus_convert.base import Base
+from icarus_local.engine.weights import weight_table
 
 HF_NAMES = {
     "attn_q": "self_attn.q_proj",
@@ -46,11 +47,11 @@ def lora_tensors(
     base: Base, modules: tuple[str, ...], rank: int = 4, n_layer: int | None = None, seed: int = 0
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Random PEFT tensors on `modules` (GGUF names) of every layer of `base`."""
-    random = np.random.default_rng(seed)
+    random, shapes = np.random.default_rng(seed), weight_table(base.hp)
     tensors = {}
-    for layer in range(base.n_layer if n_layer is None else n_layer):
+    for layer in range(base.hp.n_layer if n_layer is None else n_layer):
         for module in modules:
-            n_in, n_out = base.shapes[f"blk.{min(layer, base.n_layer - 1)}.{module}.weight"]
+            n_in, n_out = shapes[f"blk.{min(layer, base.hp.n_layer - 1)}.{module}.weight"].shape
             prefix = f"base_model.model.model.layers.{layer}.{HF_NAMES[module]}"
             tensors[f"{prefix}.lora_A.weight"] = random.normal(0, 0.1, (rank, n_in)).astype(np.float32)
             tensors[f"{prefix}.lora_B.weight"] = random.normal(0, 0.1, (n_out, rank)).astype(np.float32)

@@ -14,14 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from icarus_local.engine import adapter_file as keys
-from icarus_local.engine.adapter_file import MODULES, Adapter, LoraPair, check_fits, read_adapter
+from icarus_local.engine.adapter_file import MODULES, Adapter, LoraPair, Part, Place, check_fits, read_adapter
 from icarus_local.errors import AdapterError
 from tests.tiny import Tiny
 
 FAMILY = "f0" * 32
+Q = "blk.0.attn_q.weight"
 SHAPES = {
     f"blk.{layer}.{module}.weight": (64, 32 if module == "attn_q" else 64) for layer in range(2) for module in MODULES
 }
+PLACES = {name: Place(n_in, n_out, (Part(name, 0, n_out),)) for name, (n_in, n_out) in SHAPES.items()}
 KEYS: dict[str, Any] = {
     keys.KEY_TYPE: "adapter",
     keys.KEY_ADAPTER_TYPE: "lora",
@@ -88,7 +90,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(pair.b, matrices()[f"{name}.lora_b"])
         assert pair.a.dtype == pair.b.dtype == np.float32
         assert not pair.a.flags.writeable
-    check_fits(adapter, FAMILY, SHAPES)
+    check_fits(adapter, FAMILY, PLACES)
 
 
 def test_identity_is_the_content(tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_f16_bf16_and_rank_one(tmp_path: Path) -> None:
         for name, pair in adapter.pairs.items():
             np.testing.assert_allclose(pair.a, tensors[f"{name}.lora_a"], rtol=bound, atol=1e-6)
             np.testing.assert_allclose(pair.b, tensors[f"{name}.lora_b"], rtol=bound, atol=1e-6)
-        check_fits(adapter, FAMILY, SHAPES)
+        check_fits(adapter, FAMILY, PLACES)
 
 
 def test_unknown_hashes_are_empty(tmp_path: Path) -> None:
@@ -161,7 +163,6 @@ def test_assumed_is_read_and_kept(tmp_path: Path, trained: str) -> None:
     assert (adapter.trained, adapter.assumed) == (trained, True)
 
 
-Q = "blk.0.attn_q.weight"
 MATRIX = np.ones((3, 64), np.float32)
 
 
@@ -178,7 +179,6 @@ def with_tensor(name: str, values: np.ndarray) -> Callable[[dict[str, np.ndarray
     [
         (with_pair("blk.1.attn_k.weight"), ["blk.1.attn_k.weight", "K or V", "cache would be wrong"]),
         (with_pair("blk.1.attn_v.weight"), ["blk.1.attn_v.weight", "K or V", "cache would be wrong"]),
-        (with_pair("blk.1.attn_qkv.weight"), ["attn_qkv", "K or V"]),
         (with_pair("token_embd.weight"), ["token_embd", "embeddings"]),
         (with_pair("output.weight"), ["output.weight", "head"]),
         (with_pair("blk.0.ffn_gate_exps.weight"), ["ffn_gate_exps"]),
@@ -230,7 +230,7 @@ def test_what_is_no_adapter(tiny: Tiny, tmp_path: Path) -> None:
 
 def fits(adapter: Adapter, family: str = FAMILY, **changes: Any) -> str:
     with pytest.raises(AdapterError) as caught:
-        check_fits(dataclasses.replace(adapter, **changes), family, SHAPES)
+        check_fits(dataclasses.replace(adapter, **changes), family, PLACES)
     return str(caught.value)
 
 
@@ -246,6 +246,14 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
     assert f"{Q} is adapted from 32 to 32" in fits(adapter, pairs={**adapter.pairs, Q: narrow})
     tall = LoraPair(pair.a, pair.b[:16])
     assert f"{Q} is adapted from 64 to 16" in fits(adapter, pairs={**adapter.pairs, Q: tall})
+    fused = {"blk.0.attn_qkv.weight": Place(64, 32, (Part(Q, 0, 16),))}
+    b = pair.b.copy()
+    b[16:] = 0
+    q_only = dataclasses.replace(adapter, pairs={"blk.0.attn_qkv.weight": LoraPair(pair.a, b)})
+    check_fits(q_only, FAMILY, fused)
+    b[31, 2] = 1e-9
+    with pytest.raises(AdapterError, match="rows of K or V"):
+        check_fits(q_only, FAMILY, fused)
     torn = LoraPair(pair.a, pair.b[:, :2])
     assert "ranks 3 and 2" in fits(adapter, pairs={**adapter.pairs, Q: torn})
 
@@ -276,7 +284,7 @@ def test_flipped_bytes(whole: bytes, tmp_path: Path, flips: list[tuple[int, int]
     # What is still valid has finite matrices; whether it fits is for the base to say.
     assert all(np.isfinite(pair.a).all() and np.isfinite(pair.b).all() for pair in adapter.pairs.values())
     try:
-        check_fits(adapter, FAMILY, SHAPES)
+        check_fits(adapter, FAMILY, PLACES)
     except AdapterError:
         return
 

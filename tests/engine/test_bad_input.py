@@ -53,7 +53,7 @@ BROKEN_BASES = {
     "too many layers": (_key("llama.block_count", 3), "lacks the tensor blk.2"),
     "odd heads": (_key("llama.attention.head_count_kv", 3), "do not divide evenly"),
     "an epsilon of zero": (_key("llama.attention.layer_norm_rms_epsilon", 0.0), "epsilon is 0.0"),
-    "an attention factor": (_key("llama.rope.scaling.attn_factor", 2.0), "rope.scaling.attn_factor to 2.0"),
+    "an attention factor": (_key("llama.rope.scaling.attn_factor", 0.0), "rope.scaling.attn_factor is 0.0"),
     "token texts are missing": (_key("tokenizer.ggml.tokens", ["a", "b"]), "2 token texts and 273 embeddings"),
     "rope over more than a head": (_key("llama.rope.dimension_count", 64), "rope over 64 of 16"),
 }

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from peft import PeftModel
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers.cache_utils import Cache
 
 from icarus_local.errors import IcarusError
+from icarus_models import reference
 from icarus_models.reference import (
+    EncoderView,
     add_lora,
     base_logits,
+    cache_argument,
+    decoder_mask,
+    decoder_masks,
     encode,
     ordinary_logits,
-    refuse_sliding,
     two_stream_logits,
 )
+from tests.agents import add_agents
+from tests.relatives import COMMON, VARIANTS, WINDOW, relative_model
+from tests.tiny import n_vocab
 
 from .conftest import tiny_llama
 
@@ -152,10 +163,107 @@ def test_a_model_without_the_projections_is_refused() -> None:
         add_lora(model, rank=2, alpha=2, seed=0)
 
 
-def test_a_context_beyond_the_sliding_window_is_refused() -> None:
+def long_ids() -> Tensor:
+    """100 random ids [1, 100]: three windows."""
+    return torch.randint(n_vocab(), (1, 100), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_zero_adapter_is_the_base_of_every_relative(variant: str) -> None:
+    """Beyond the window, and in LongRoPE with no row beyond its original context: there the encoder's length counts."""
+    model, ids = add_agents(relative_model(variant), {"zero": 0.0}), long_ids()
+    positions = torch.tensor([[3, 31, 32, 33, 63]])
+    with torch.no_grad():
+        decoder = two_stream_logits(model, ids, torch.ones_like(ids), positions)
+        difference = (decoder - base_logits(model, ids, torch.ones_like(ids))[:, positions[0]]).abs().max()
+    print(f"{variant}: {difference:.1e}")
+    assert difference < EXACT
+
+
+def sliding_agent(name: str) -> PeftModel:
+    """A random agent on a model of which some layers slide, or with "mistral" all."""
+    if name != "mistral":
+        return add_agents(relative_model(name), {"random": 0.3})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = MistralConfig(vocab_size=n_vocab(), **COMMON, sliding_window=WINDOW)
+        return add_agents(MistralForCausalLM(config).eval(), {"random": 0.3})
+
+
+class Cells(EncoderView):
+    """The cells that the row at `position` may read, cut out of each layer: no mask is needed."""
+
+    def __init__(self, encoder: Cache, kinds: list[str], position: int) -> None:
+        super().__init__(encoder)
+        self.first = [max(0, position - WINDOW + 1) if kind == reference.SLIDING else 0 for kind in kinds]
+        self.end = position + 1
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = super().update(key_states, value_states, layer_idx)
+        cells = slice(self.first[layer_idx], self.end)
+        return keys[:, :, cells], values[:, :, cells]
+
+
+def row_over_its_cells(model: PeftModel, ids: Tensor, position: int) -> Tensor:
+    """One decoder row over nothing but the cells that section 1 and the layer's window give it: [vocab]."""
+    base = model.get_base_model()
+    kinds = getattr(base.config, "layer_types", None)
+    in_window = torch.zeros(1, 1, 1, min(position + 1, WINDOW))
+    masks = {reference.FULL: torch.zeros(1, 1, 1, position + 1), reference.SLIDING: in_window}
+    cache = encode(model, ids, torch.ones_like(ids))
+    view = Cells(cache, kinds or [reference.SLIDING] * len(cache.layers), position)
+    output = base(
+        input_ids=ids[:, position : position + 1],
+        attention_mask=masks if kinds else in_window,
+        position_ids=torch.tensor([[position]]),
+        use_cache=True,
+        **{cache_argument(base): view},
+    )
+    return output.logits[0, 0]  # type: ignore[no-any-return]
+
+
+def mask_with_window(wrong: int | None) -> Callable[..., Tensor]:
+    """`decoder_mask` with the `wrong` window in the layers that slide."""
+
+    def mask(rows: Tensor, attention_mask: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
+        return decoder_mask(rows, attention_mask, dtype, wrong if window else None)
+
+    return mask
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "mistral"])
+def test_decoder_rows_read_the_cells_in_their_window(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = sliding_agent(name), long_ids()
+    mask = torch.ones_like(ids)
+    with torch.no_grad():
+        rows = two_stream_logits(model, ids, mask)[0]
+        for position in (0, WINDOW - 1, WINDOW, WINDOW + 1, 99):
+            assert (rows[position] - row_over_its_cells(model, ids, position)).abs().max() < EXACT, position
+        # The guard: what a window that is one off or ignored would do is far above the bound.
+        for window in (WINDOW + 1, WINDOW - 1, None):
+            monkeypatch.setattr(reference, "decoder_mask", mask_with_window(window))
+            assert (two_stream_logits(model, ids, mask)[0] - rows).abs().max() > 1000 * EXACT, window
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral"])
+def test_padding_longer_than_the_window_changes_nothing(name: str) -> None:
+    model, ids = sliding_agent(name), long_ids()
+    mask = torch.ones_like(ids)
+    mask[:, 20:] = 0
+    padded = two_stream_logits(model, ids, mask)
+    with torch.no_grad():
+        alone = two_stream_logits(model, ids[:, :20], mask[:, :20])
+    assert (padded[:, :20] - alone).abs().max() < EXACT
+    assert torch.isfinite(padded).all()
+    padded[:, :20].square().sum().backward()
+    gradients = [parameter.grad for key, parameter in model.named_parameters() if "lora_B" in key]
+    assert all(gradient is not None and torch.isfinite(gradient).all() for gradient in gradients)
+
+
+def test_layers_of_another_kind_are_refused() -> None:
     config = LlamaConfig()
-    config.sliding_window = 4
-    config.layer_types = ["sliding_attention", "full_attention"]
-    refuse_sliding(config, 4)
-    with pytest.raises(IcarusError, match="window"):
-        refuse_sliding(config, 5)
+    config.layer_types = ["full_attention", "chunked_attention"]
+    with pytest.raises(IcarusError, match="chunked_attention"):
+        decoder_masks(config, torch.tensor([[0]]), torch.tensor([[1]]), torch.float32)
