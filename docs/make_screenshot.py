@@ -9,6 +9,7 @@ from pathlib import Path
 from icarus_local.chat.session import Session
 from icarus_local.chat.worker import Worker
 from icarus_local.cli.chat import ChatOptions, open_session
+from icarus_local.cli.engine_options import EngineOptions
 from icarus_tui.app import IcarusApp
 from icarus_tui.prompt import Prompt
 from icarus_tui.transcript import Transcript
@@ -33,11 +34,8 @@ async def _shoot(worker: Worker, target: Path) -> None:
 
 def main() -> None:
     options = ChatOptions(
+        engine=EngineOptions(),
         agents="coder,reviewer",
-        base=None,
-        n_ctx=None,
-        kv_type="f16",
-        threads=None,
         max_tokens=None,
         chat_template=None,
         instruction_only=False,

@@ -33,6 +33,7 @@ class AnswerDone:
         generated: tokens of the answer, its end of turn not counted.
         ttft_s: seconds from the turn's beginning to its first token. tok_s: tokens per second after that one.
         kv_bytes: K and V of this conversation. kv_bytes_separate: what one cache per agent would take.
+        drafted: tokens that were guessed ahead from the conversation. accepted: of these, those that were said.
     """
 
     agent: str
@@ -45,6 +46,8 @@ class AnswerDone:
     tok_s: float
     kv_bytes: int
     kv_bytes_separate: int
+    drafted: int = 0
+    accepted: int = 0
 
 
 Event = AnswerStarted | TextDelta | AnswerDone

@@ -10,7 +10,8 @@ import numpy as np
 from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
 from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, FinishReason, TextDelta
 from icarus_local.chat.roster import ReadyAgent
-from icarus_local.engine.engine import Engine, Logits
+from icarus_local.chat.speculation import NextLogits
+from icarus_local.engine.engine import Engine
 from icarus_local.errors import CancelledError, RequestError
 from icarus_local.text.detokenizer import Detokenizer
 from icarus_local.text.sampler import Sampler
@@ -28,7 +29,11 @@ class Session:
         template: ChatTemplate,
         agents: Sequence[ReadyAgent],
         system: str = DEFAULT_SYSTEM,
+        *,
+        speculate: bool | None = None,
     ) -> None:
+        """Begins an empty conversation; `speculate` None drafts where that changes no bit of any answer."""
+        self._speculate = engine.verifies_exactly if speculate is None else speculate
         self.engine, self.agents = engine, tuple(agents)
         self._tokenizer = tokenizer
         self.conversation = Conversation(template, system)
@@ -93,6 +98,7 @@ class Session:
         encoded = len(prompt) - reused
         detokenizer = Detokenizer(self._tokenizer.piece, agent.stop)
         sampler = Sampler(agent.sampling, self.engine.base.hp.n_vocab, prompt)
+        source = NextLogits(self.engine, self.sequence, speaker.adapter_id, prompt, self._speculate)
         text: list[str] = []
         finish: FinishReason = "length"
         first = start
@@ -114,15 +120,16 @@ class Session:
                 if detokenizer.stopped is not None:
                     finish = "stop"
                     break
-                if len(tokens) >= agent.max_tokens or not self.engine.cells.n_free:
+                if len(tokens) >= agent.max_tokens or not source.n_free:
                     break
-                logits = self._next(speaker, token)
+                logits = source.after(token)
         except CancelledError:
             finish = "cancelled"
             if not tokens:
                 # Stopped in the prompt: only whole steps of it are in the cache.
                 encoded, first = self.engine.cells.length(self.sequence) - reused, time.perf_counter()
         finally:
+            source.settle()
             sampler.close()
         if delta := detokenizer.finish():
             text.append(delta)
@@ -138,19 +145,11 @@ class Session:
             generated=len(tokens),
             ttft_s=first - start,
             tok_s=(len(tokens) - 1) / seconds if len(tokens) > 1 else 0.0,
+            drafted=source.drafted,
+            accepted=source.accepted,
             kv_bytes=kv_bytes,
             kv_bytes_separate=kv_bytes * len(self.agents),
         )
-
-    def _next(self, speaker: ReadyAgent, token: int) -> Logits:
-        """Logits after one more token: a dual step, or the encoder's own row where the base speaks."""
-        step = [(self.sequence, [token])]
-        if speaker.adapter_id is None:
-            rows = self.engine.forward(encode=step, encoder_logits=True).encoder
-        else:
-            rows = self.engine.forward(encode=step, decode=[(self.sequence, speaker.adapter_id)]).decoder
-        logits: Logits = rows[0]
-        return logits
 
     def _reuse(self, prompt: list[int]) -> int:
         """Cuts the cache to what it has in common with `prompt`, and gives that length."""

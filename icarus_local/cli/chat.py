@@ -22,8 +22,7 @@ from icarus_local.chat.figures import figures, printable
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.worker import Worker
-from icarus_local.cli.bases import find_base
-from icarus_local.engine.engine import Engine
+from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
@@ -33,11 +32,8 @@ from icarus_local.text.tokenizer import Tokenizer
 class ChatOptions:
     """The command line of `icarus-local chat`."""
 
+    engine: EngineOptions
     agents: str
-    base: str | None
-    n_ctx: int | None
-    kv_type: str
-    threads: int | None
     max_tokens: int | None
     chat_template: Path | None
     instruction_only: bool
@@ -103,13 +99,12 @@ def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate
 def open_session(options: ChatOptions, stack: ExitStack) -> tuple[Session, list[str]]:
     """Loads base, template and agents; `stack` closes them. Also gives what the person should be told."""
     agents = choose_agents(options.agents, options.max_tokens)
-    path = find_base(options.base)
-    engine = stack.enter_context(Engine(path, options.n_ctx, options.kv_type, n_threads=options.threads))
-    tokenizer = Tokenizer(path)
+    engine = stack.enter_context(options.engine.open())
+    tokenizer = Tokenizer(engine.base.path)
     stack.callback(tokenizer.close)
     template, notice = load_template(options.chat_template, tokenizer)
     ready = make_ready(agents, engine, tokenizer.sha256, template.sha256, options.instruction_only)
-    notices = [notice] if notice else []
+    notices = [*engine.notices, *([notice] if notice else [])]
     for agent in ready:
         notices += agent.notices
     return Session(engine, tokenizer, template, ready), notices

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from icarus_local import __version__
+from icarus_local.cli.engine_options import EngineOptions, engine_options
 from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
 
 
@@ -18,13 +19,6 @@ def main(debug: bool) -> None:
     """Several specialist agents on one machine over one shared KV cache."""
 
 
-_base_option = click.option(
-    "--base",
-    metavar="FILE",
-    help="GGUF of the base: a path, or OWNER/NAME/FILE.gguf on the Hub. [default: the embedded one]",
-)
-
-
 @main.command()
 @click.option(
     "--agents",
@@ -32,12 +26,7 @@ _base_option = click.option(
     show_default=True,
     help="Who answers, in this order: names of the catalog, `base` for the base model, NAME=FILE.gguf for an adapter.",
 )
-@_base_option
-@click.option(
-    "--n-ctx", type=click.IntRange(min=1), help="Tokens the cache holds. [default: the model's, at most 4096]"
-)
-@click.option("--kv-type", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="Type of K and V.")
-@click.option("--threads", type=click.IntRange(1, 512), help="CPU threads. [default: all of four, half of more]")
+@engine_options
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer. [default: the agent's own]")
 @click.option("--chat-template", type=click.Path(path_type=Path), help="Jinja file to use instead of the base's own.")
 @click.option("--instruction-only", is_flag=True, help="Let an agent whose adapter does not fit speak as the base.")
@@ -54,9 +43,9 @@ def chat(**options: Any) -> None:
 
 
 @main.command()
-@_base_option
-def doctor(base: str | None) -> None:
-    """Show versions, devices and the base, and prove that encoder logits are libllama's."""
+@engine_options
+def doctor(engine: EngineOptions) -> None:
+    """Show devices, the base and its memory, and prove that its logits are libllama's."""
     from icarus_local.cli.doctor import run_doctor
 
-    run_doctor(base)
+    run_doctor(engine)

@@ -33,7 +33,7 @@ class Architecture:
         attn_softcap, logit_softcap: defaults of the soft caps; 0 for none.
         window_period: of each so many layers the last sees everything, the others a window; 0 for none.
         default_window: where the file does not say.
-        keys: keys of the file that change the function and are computed; all others of _NEUTRAL must be neutral.
+        keys: keys of the file that change the function and are computed; all others of NEUTRAL must be neutral.
     """
 
     rope_kind: int = ROPE_NEOX
@@ -58,8 +58,8 @@ _EXPERT_KEYS = ("expert_count", "expert_used_count", "expert_feed_forward_length
 _GRANITE_KEYS = ("attention.scale", "logit_scale", "residual_scale", "embedding_scale", "rope.scaling.finetuned")
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "llama": Architecture(rope_kind=ROPE_NORMAL, biases=_ALL_BIASES, keys=("attention.scale",)),
-    "qwen2": Architecture(),
+    "llama": Architecture(rope_kind=ROPE_NORMAL, biases=_ALL_BIASES),
+    "qwen2": Architecture(biases=(*_QKV_BIASES, "output")),
     "qwen3": Architecture(qk_norm="head"),
     "qwen3moe": Architecture(qk_norm="head", experts=True, keys=_EXPERT_KEYS),
     "gemma2": Architecture(
@@ -89,7 +89,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 # Keys that change what a model computes, with the values that change nothing (llama.cpp's defaults).
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "attention.clamp_kqv": (0.0,),
     "attention.scale": (0.0,),
     "attention.sliding_window": (0,),
@@ -111,6 +111,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "nextn_predict_layers": (0,),
     "use_parallel_residual": (False,),
     "swin_norm": (False,),
+    "deepstack_mapping": (),
 }
 
 
@@ -166,16 +167,23 @@ class _Keys:
     def raw(self, key: str) -> Any:
         return self._file.value(self._prefix + key)
 
-    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 24) -> int:
+    def _one(self, key: str, kind: type, default: float | None) -> Any:
         full = self._prefix + key
-        value = default if default is not None and full not in self._file else self._file.require(full, int)
+        if isinstance(self._file.value(full), np.ndarray | list):
+            # llama.cpp takes a list for some keys.
+            raise ModelFileError(
+                f"{self._file.path}: key {full} has a value for each layer, which is not computed here"
+            )
+        return default if default is not None and full not in self._file else self._file.require(full, kind)
+
+    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 1 << 24) -> int:
+        full, value = self._prefix + key, self._one(key, int, default)
         if not low <= value <= high:
             raise ModelFileError(f"{self._file.path}: key {full} is {value}, outside {low} to {high}")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
-        full = self._prefix + key
-        value = default if default is not None and full not in self._file else self._file.require(full, float)
+        full, value = self._prefix + key, self._one(key, float, default)
         if value != default and not 0 < value < 1e12:
             raise ModelFileError(f"{self._file.path}: key {full} is {value}, which no model has")
         return float(value)
@@ -188,8 +196,13 @@ def read_hyperparameters(file: GgufFile) -> Hyperparameters:
         ModelFileError: an adapter, an architecture or a key that this graph does not compute, or a value that no model
             has.
     """
-    if file.value("general.type") == "adapter":
+    if str(file.value("general.type")) == "adapter":
         raise ModelFileError(f"{file.path} is a LoRA adapter, not a base model", "Give the base with --base")
+    n_parts = file.value("split.count")
+    if isinstance(n_parts, int) and n_parts > 1:
+        raise ModelFileError(
+            f"{file.path} is one of the {n_parts} files of a model", "Join them with llama-gguf-split --merge"
+        )
     name = file.require("general.architecture", str)
     arch = ARCHITECTURES.get(name)
     if arch is None:
@@ -268,7 +281,7 @@ def _attention_scale(keys: _Keys, model: tuple[str, int], n_embd: int, n_head: i
     """In float32, as llama.cpp computes it: another rounding would be other bits."""
     width = n_embd_head
     if model in (("gemma2", 46), ("gemma3", 62)):
-        width = n_embd // n_head  # the 27B models, which llama.cpp tells by their layers
+        width = max(1, n_embd // n_head)  # the 27B models, which llama.cpp tells by their layers
     own = float(np.float32(1) / np.sqrt(np.float32(width)))
     return keys.number("attention.scale", 0.0) or own
 
@@ -278,13 +291,17 @@ def _windows(file: GgufFile, keys: _Keys, arch: Architecture, n_layer: int) -> t
     everything = (False,) * n_layer
     if not arch.window_period:
         return 0, everything
-    window = keys.integer("attention.sliding_window", default=arch.default_window, low=0, high=1 << 30)
+    # Where llama.cpp has a default, it takes a window of 0 for one that sees nothing.
+    low = 1 if arch.default_window else 0
+    window = keys.integer("attention.sliding_window", default=arch.default_window, low=low, high=1 << 30)
     if not window:
         return 0, everything
     pattern = keys.raw("attention.sliding_window_pattern")
     if isinstance(pattern, np.ndarray | list):
         if len(pattern) != n_layer:
             raise ModelFileError(f"{file.path}: the sliding window pattern is for {len(pattern)} of {n_layer} layers")
+        if isinstance(pattern, list) or pattern.dtype.kind not in "biu":
+            raise ModelFileError(f"{file.path}: the sliding window pattern is of no flags")
         return window, tuple(bool(flag) for flag in pattern)
     period = arch.window_period
     if pattern is not None:
@@ -294,7 +311,9 @@ def _windows(file: GgufFile, keys: _Keys, arch: Architecture, n_layer: int) -> t
 
 def _refuse_what_is_not_computed(file: GgufFile, name: str, arch: Architecture, n_embd_head: int) -> None:
     """Keys whose meaning this graph does not have: ignored, they would give other logits."""
-    neutral = _NEUTRAL | {
+    rope_dims = file.value(f"{name}.rope.dimension_count")
+    neutral = NEUTRAL | {
+        "rope.dimension_count_swa": (rope_dims if isinstance(rope_dims, int) else n_embd_head,),
         "attention.value_length": (n_embd_head,),
         "attention.key_length_swa": (n_embd_head,),
         "attention.value_length_swa": (n_embd_head,),
@@ -306,7 +325,8 @@ def _refuse_what_is_not_computed(file: GgufFile, name: str, arch: Architecture, 
         if isinstance(value, np.ndarray | list) or value not in values:
             shown = "a list" if isinstance(value, np.ndarray | list) else value
             raise ModelFileError(f"{file.path} sets {name}.{key} to {shown}, which this version does not compute")
-    if name == "granite" and file.value("granite.rope.scaling.finetuned") is False:
+    # llama.cpp reads this key as whether Granite has rope at all.
+    if name == "granite" and file.value("granite.rope.scaling.finetuned") not in (None, True):
         raise ModelFileError(f"{file.path} has layers without rope, which this version does not compute")
 
 

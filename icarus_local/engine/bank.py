@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter, LoraPair, check_fits, read_adapter
 from icarus_local.engine.base import BaseWeights
 from icarus_local.engine.tensors import TensorGroup, TensorSpec
 from icarus_local.errors import AdapterError, RequestError
-from icarus_local.ggml.library import TYPE_F16, TYPE_F32
+from icarus_local.ggml.library import TYPE_F32
 
-ZERO_SLOT = 0  # slot 0 of every stack holds zeros: rows without an adapter there
+ZERO_SLOT = 0  # slot 0 of every stack holds zeros: rows without an adapter in it
 _RANK_STEP = 16
 _FIRST_CAPACITY = 2  # the zeros, and one adapter
 
@@ -24,32 +23,30 @@ _FIRST_CAPACITY = 2  # the zeros, and one adapter
 INPUT_GROUPS = (("attn_q",), ("attn_output",), ("ffn_gate", "ffn_up"), ("ffn_down",))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class StackKey:
-    """What adapters must have in common to share a stack: padded rank, and the type that holds their values exactly."""
+@dataclass(frozen=True, slots=True)
+class LoraUse:
+    """How a step uses the stack of one rank.
+
+    Attributes:
+        rank: of the stack.
+        runs: (slot, first decoder row, rows) of decoder rows that follow each other and share an adapter.
+    """
 
     rank: int
-    kind: int
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LoraUse:
-    """A stack that a step reads: one slot of it for all decoder rows, or (None) the slot of each row as an input."""
-
-    key: StackKey
-    slot: int | None
+    runs: tuple[tuple[int, int, int], ...]
 
 
 @dataclass(slots=True)
 class Stack:
-    """Adapters of one key. For each layer and input group of m modules, in ggml's order: `a` is [n_in, m * rank, slots]
-    and `b` [rank, n_out, m, slots].
+    """Adapters of one padded rank, in F32. For each layer and input group of m modules, in ggml's order: `a` is
+    [n_in, m * rank, slots]; `b` is [rank, n_out, m, slots], or on the CPU, which sums columns far faster than it takes
+    dot products of length `rank`, [n_out, rank, m, slots].
 
     An adapter's rank is padded with zeros to the stack's. The padding depends on its own rank alone, never on what else
     is resident, so no adapter changes another's rounding.
     """
 
-    key: StackKey
+    rank: int
     tensors: TensorGroup
     capacity: int
     used: set[int] = field(default_factory=set)
@@ -69,7 +66,7 @@ class _Entry:
 
     path: Path
     sha256: str
-    key: StackKey
+    rank: int
     slot: int | None = None
     last_use: int = 0
 
@@ -88,14 +85,14 @@ class AdapterBank:
         self._sizes = {
             part.name: (place.n_in, part.stop - part.start) for place in base.places.values() for part in place.parts
         }
-        self._stacks: dict[StackKey, Stack] = {}
+        self._stacks: dict[int, Stack] = {}
         self._entries: dict[int, _Entry] = {}
         self._ids, self._clock = itertools.count(), itertools.count(1)
         self.generation = 0
 
-    def has(self, layer: int, group: tuple[str, ...]) -> bool:
-        """Whether a LoRA may stand on these modules of a layer: experts are frozen."""
-        return f"blk.{layer}.{group[0]}.weight" in self._sizes
+    def groups(self, layer: int) -> list[tuple[str, ...]]:
+        """The input groups that a LoRA may stand on in a layer: experts are frozen."""
+        return [group for group in INPUT_GROUPS if f"blk.{layer}.{group[0]}.weight" in self._sizes]
 
     def sizes(self, layer: int, group: tuple[str, ...]) -> tuple[int, int]:
         """(n_in, n_out) of each module of an input group."""
@@ -109,7 +106,7 @@ class AdapterBank:
         """
         check_fits(adapter, self._base.family_id, self._base.places)
         rank = -(-adapter.rank // _RANK_STEP) * _RANK_STEP
-        entry = _Entry(adapter.path, adapter.sha256, StackKey(rank, _kind(adapter)))
+        entry = _Entry(adapter.path, adapter.sha256, rank)
         self._make_resident(entry, adapter, keep=())
         adapter_id = next(self._ids)
         self._entries[adapter_id] = entry
@@ -126,55 +123,71 @@ class AdapterBank:
             if entry.slot is None:
                 self._make_resident(entry, _read_again(entry), keep=entries.values())
             entry.last_use = next(self._clock)
-        if len(entries) == 1 and None not in adapter_ids:
-            (entry,) = entries.values()
-            return (LoraUse(entry.key, entry.slot),)
-        return tuple(LoraUse(key, None) for key in sorted({entry.key for entry in entries.values()}))
+        runs: dict[int, list[tuple[int, int, int]]] = {}
+        row = 0
+        for adapter_id, rows in itertools.groupby(adapter_ids):
+            n = len(list(rows))
+            if adapter_id is not None:
+                entry = entries[adapter_id]
+                assert entry.slot is not None
+                runs.setdefault(entry.rank, []).append((entry.slot, row, n))
+            row += n
+        return tuple(LoraUse(rank, tuple(runs[rank])) for rank in sorted(runs))
 
     def _make_resident(self, entry: _Entry, adapter: Adapter, keep: Collection[_Entry]) -> None:
         resident = [found for found in self._entries.values() if found.slot is not None]
         if self._max is not None and len(resident) >= self._max:
             # `check` saw to it that a step never needs more than there may be.
-            self._evict(min((found for found in resident if found not in keep), key=lambda found: found.last_use))
-        stack = self._stack_with_room(entry.key)
+            self._evict(
+                min((found for found in resident if found not in keep), key=lambda found: found.last_use), entry.rank
+            )
+        stack = self._stack_with_room(entry.rank)
         slot = min(set(range(1, stack.capacity)) - stack.used)
         self._write(stack, slot, adapter)
         stack.used.add(slot)
         entry.slot, entry.last_use = slot, next(self._clock)
 
-    def _evict(self, entry: _Entry) -> None:
+    def _evict(self, entry: _Entry, next_rank: int = 0) -> None:
+        """Frees an adapter's place, and its stack where no other is in it and none of `next_rank` is about to be."""
         assert entry.slot is not None
-        stack = self._stacks[entry.key]
+        stack = self._stacks[entry.rank]
         stack.used.discard(entry.slot)
         entry.slot = None
-        if not stack.used and self._max is None:
-            self._stacks.pop(entry.key).tensors.close()
+        if not stack.used and entry.rank != next_rank:
+            self._stacks.pop(entry.rank).tensors.close()
             self.generation += 1
 
-    def _stack_with_room(self, key: StackKey) -> Stack:
-        stack = self._stacks.get(key)
+    def _stack_with_room(self, rank: int) -> Stack:
+        stack = self._stacks.get(rank)
         if stack is None:
-            stack = Stack(key, self._allocate(key, _FIRST_CAPACITY), _FIRST_CAPACITY)
-            self._stacks[key] = stack
+            stack = Stack(rank, self._allocate(rank, _FIRST_CAPACITY), _FIRST_CAPACITY)
+            self._stacks[rank] = stack
         elif len(stack.used) + 1 == stack.capacity:
             self._grow(stack)
         return stack
 
-    def _allocate(self, key: StackKey, capacity: int) -> TensorGroup:
+    def sums_columns(self, layer: int) -> bool:
+        """Whether a layer's B matrices lie as columns (see `Stack`)."""
+        return self._base.placement.layers[layer].is_cpu
+
+    def _allocate(self, rank: int, capacity: int) -> TensorGroup:
         specs = {}
         for layer, device in enumerate(self._base.placement.layers):
-            for group in INPUT_GROUPS:
-                if self.has(layer, group):
-                    n_in, n_out = self.sizes(layer, group)
-                    m, memory = len(group), device.buffer_type
-                    specs[f"a.{layer}.{group[0]}"] = TensorSpec(key.kind, (n_in, m * key.rank, capacity), memory)
-                    specs[f"b.{layer}.{group[0]}"] = TensorSpec(key.kind, (key.rank, n_out, m, capacity), memory)
-        what = f"room for {capacity - 1} {'adapter' if capacity == _FIRST_CAPACITY else 'adapters'} of rank {key.rank}"
+            for group in self.groups(layer):
+                n_in, n_out = self.sizes(layer, group)
+                m, memory = len(group), device.buffer_type
+                b = (n_out, rank) if self.sums_columns(layer) else (rank, n_out)
+                specs[f"a.{layer}.{group[0]}"] = TensorSpec(TYPE_F32, (n_in, m * rank, capacity), memory)
+                specs[f"b.{layer}.{group[0]}"] = TensorSpec(TYPE_F32, (*b, m, capacity), memory)
+        what = f"room for {capacity - 1} {'adapter' if capacity == _FIRST_CAPACITY else 'adapters'} of rank {rank}"
         return TensorGroup(specs, what, "Load fewer agents, or adapters of a smaller rank")
 
     def _grow(self, stack: Stack) -> None:
-        capacity = 2 * stack.capacity if self._max is None else min(2 * stack.capacity, self._max + 1)
-        larger = self._allocate(stack.key, capacity)
+        # By half, and by one at least: an adapter is tens of megabytes.
+        capacity = max(stack.capacity + 1, 3 * stack.capacity // 2)
+        if self._max is not None:
+            capacity = min(capacity, self._max + 1)
+        larger = self._allocate(stack.rank, capacity)
         for name in stack.tensors:
             larger.write(name, stack.tensors.read(name))
         stack.tensors.close()
@@ -182,20 +195,19 @@ class AdapterBank:
         self.generation += 1
 
     def _write(self, stack: Stack, slot: int, adapter: Adapter) -> None:
-        pairs = self._pairs_by_weight(adapter)
-        rank, dtype = stack.key.rank, np.float16 if stack.key.kind == TYPE_F16 else np.float32
+        pairs, rank = self._pairs_by_weight(adapter), stack.rank
         for layer in range(self._base.hp.n_layer):
-            for group in INPUT_GROUPS:
-                if not self.has(layer, group):
-                    continue
+            for group in self.groups(layer):
                 n_in, n_out = self.sizes(layer, group)
-                a = np.zeros((len(group), rank, n_in), dtype)
-                b = np.zeros((len(group), n_out, rank), dtype)
+                a = np.zeros((len(group), rank, n_in), np.float32)
+                b = np.zeros((len(group), n_out, rank), np.float32)
                 for i, module in enumerate(group):
                     pair = pairs.get(f"blk.{layer}.{module}.weight")
                     if pair is not None:
                         a[i, : pair.rank] = pair.a
                         b[i, :, : pair.rank] = pair.b
+                if self.sums_columns(layer):
+                    b = np.ascontiguousarray(b.swapaxes(1, 2))
                 stack.tensors.write(f"a.{layer}.{group[0]}", a, slot * a.nbytes)
                 stack.tensors.write(f"b.{layer}.{group[0]}", b, slot * b.nbytes)
 
@@ -226,18 +238,9 @@ class AdapterBank:
                 "Ask fewer agents at once, or give a larger --max-adapters",
             )
 
-    def slots_of(self, adapter_ids: Sequence[int | None], key: StackKey) -> npt.NDArray[np.int32]:
-        """For each row its slot in a stack, or the slot of zeros; [rows] int32."""
-        slots = np.full(len(adapter_ids), ZERO_SLOT, np.int32)
-        for row, adapter_id in enumerate(adapter_ids):
-            entry = None if adapter_id is None else self._entries[adapter_id]
-            if entry is not None and entry.key == key and entry.slot is not None:
-                slots[row] = entry.slot
-        return slots
-
-    def stack(self, key: StackKey) -> Stack:
-        """The stack of a key."""
-        return self._stacks[key]
+    def stack(self, rank: int) -> Stack:
+        """The stack of a rank."""
+        return self._stacks[rank]
 
     @property
     def n_resident(self) -> int:
@@ -255,17 +258,6 @@ class AdapterBank:
             stack.tensors.close()
         self._stacks.clear()
         self._entries.clear()
-
-
-def _kind(adapter: Adapter) -> int:
-    """F16 where that holds every value exactly, as for a file in F16 whose scale is a power of two; else F32."""
-    for pair in adapter.pairs.values():
-        for values in (pair.a, pair.b):
-            with np.errstate(over="ignore"):
-                half = values.astype(np.float16)
-            if not np.array_equal(half, values):
-                return TYPE_F32
-    return TYPE_F16
 
 
 def _read_again(entry: _Entry) -> Adapter:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from icarus_local.engine.architecture import Hyperparameters, notices, read_hyperparameters
 from icarus_local.engine.devices import Device
 from icarus_local.engine.identity import family_id
-from icarus_local.engine.placement import Placement, place
+from icarus_local.engine.placement import Needs, Placement, place
 from icarus_local.engine.tensors import TensorGroup, TensorSpec
 from icarus_local.engine.weights import HEAD, VECTOR, Weight, check_tensors, lora_places
 from icarus_local.errors import ModelFileError
@@ -54,9 +54,9 @@ class BaseFile:
                 )
             self._stack = stack.pop_all()
 
-    def place(self, kv_bytes: int, device: str, gpu_layers: int | None, repack: bool | None) -> Placement:
+    def place(self, needs: Needs, device: str, gpu_layers: int | None, repack: bool | None) -> Placement:
         """Decides where the model lies (see `placement.place`)."""
-        return place(self.file, self.hp, self.weights, kv_bytes, device=device, gpu_layers=gpu_layers, repack=repack)
+        return place(self.file, self.hp, self.weights, needs, device=device, gpu_layers=gpu_layers, repack=repack)
 
     def notices(self, n_ctx: int) -> list[str]:
         """What a user of this model should be told."""
@@ -85,7 +85,7 @@ class BaseWeights:
         """
         self.path, self.hp, self.family_id, self.n_bytes = source.path, source.hp, source.family_id, source.n_bytes
         self.places, self.placement = lora_places(source.hp), placement
-        self._ggml, self._file = load(), source.file
+        self._ggml, self._file, self._weights = load(), source.file, source.weights
         self._tensors: dict[str, int] = {}
         with ExitStack() as stack:
             with self.path.open("rb") as handle:
@@ -148,13 +148,18 @@ class BaseWeights:
     def _copy(self, weights: dict[str, tuple[Weight, int]], stack: ExitStack) -> int:
         if not weights:
             return 0
-        specs = {key: self._spec(weight, buffer_type) for key, (weight, buffer_type) in weights.items()}
+        # A tied head on the device of the embeddings is the same tensor.
+        owners: dict[tuple[str, int, tuple[int, ...], int], str] = {}
+        for key, (weight, buffer_type) in weights.items():
+            owners.setdefault((weight.source, weight.first_row, weight.shape, buffer_type), key)
+        specs = {key: self._spec(*weights[key]) for key in owners.values()}
         group = TensorGroup(specs, "the model", "Give fewer --gpu-layers, or a base in a smaller type")
         stack.callback(group.close)
         group.set_usage(BUFFER_USAGE_WEIGHTS)
-        for key, (weight, _) in weights.items():
-            group.write(key, self._data(weight))
-            self._tensors[key] = group[key]
+        for key in specs:
+            group.write(key, self._data(weights[key][0]))
+        for key, (weight, buffer_type) in weights.items():
+            self._tensors[key] = group[owners[weight.source, weight.first_row, weight.shape, buffer_type]]
         return group.n_bytes
 
     def tensor(self, name: str) -> int:
@@ -164,6 +169,15 @@ class BaseWeights:
     def optional(self, name: str) -> int | None:
         """Address of a weight that not every file has, or None."""
         return self._tensors.get(name)
+
+    def types(self, *modules: str) -> frozenset[int]:
+        """ggml types of the weights of these modules, such as "attn_k", over all layers; repacked ones are left out."""
+        return frozenset(
+            self._file.tensors[weight.source].type
+            for weight in self._weights.values()
+            if weight.name.split(".")[-2] in modules and weight.name.endswith(".weight")
+            if weight.name not in self.placement.repacked
+        )
 
     def rope_factors(self, layer: int, n_ctx: int) -> int | None:
         """Address of the rope's factors for a layer and a context, or None; layers that see a window have none."""

@@ -118,6 +118,10 @@ class CellTable:
         self.check_free(n)
         return np.array([heapq.heappop(self._free) for _ in range(n)], np.int64)
 
+    def peek(self, n: int) -> npt.NDArray[np.int64]:
+        """The cells that `reserve` would take for `n` tokens, or all that are free where they are fewer."""
+        return np.array(heapq.nsmallest(n, self._free), np.int64)
+
     def check_free(self, n: int) -> None:
         """Raises ContextFullError unless `n` cells are free."""
         if n > len(self._free):

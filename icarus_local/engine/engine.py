@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ from icarus_local.engine.adapter_file import Adapter
 from icarus_local.engine.bank import AdapterBank
 from icarus_local.engine.base import BaseFile, BaseWeights
 from icarus_local.engine.cache import HIDDEN, VISIBLE, CellTable
-from icarus_local.engine.executor import Backends, CachedGraphs, Executor, ScheduledGraphs
+from icarus_local.engine.executor import Backends, open_executor
 from icarus_local.engine.graph import GraphSpec
 from icarus_local.engine.kv import KvCache, check_kv_type, kv_bytes_per_token
+from icarus_local.engine.plan import measured_needs
 from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
 from icarus_local.ggml.library import STATUS_ABORTED, STATUS_SUCCESS, load
 
@@ -31,10 +33,12 @@ _N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal 
 _MANY = 16  # sequences that answer at once in the largest dual step reserved for
 _DEFAULT_N_CTX = 4096
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
+_MAX_VERIFY = 31  # with as many encoder rows: from 64 rows on ggml's CPU attention takes another kernel
 
 Encode = Sequence[tuple[int, Sequence[int]]]
 Decode = Sequence[tuple[int, int | None]]
 Logits = npt.NDArray[np.float32]
+_Rows = Sequence[tuple[int, int | None, int]]  # decoder rows: sequence, adapter, how far before the sequence's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Engine:
 
     Attributes:
         base: the frozen weights. n_ctx: cells of the cache. kv_type: type of K and V.
-        n_threads: of the CPU. notices: what the user of this base should be told.
+        n_threads: of the CPU. native_s: seconds spent in ggml so far. notices: what users of this base should know.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Engine:
             raise RequestError(f"{n_threads} threads are outside 1 to {_MAX_THREADS}")
         self.kv_type, self._n_ubatch = kv_type, n_ubatch
         self._ggml = load()
+        self.native_s = 0.0
         self._flag = ctypes.create_string_buffer(2)
         self.n_threads = n_threads or default_threads()
         with ExitStack() as stack:
@@ -111,8 +116,10 @@ class Engine:
             check_kv_type(file.hp, kv_type)
             self.n_ctx = _checked_n_ctx(file, n_ctx)
             self.notices = file.notices(self.n_ctx)
-            kv_bytes = self.n_ctx * kv_bytes_per_token(file.hp, kv_type)
-            placement = file.place(kv_bytes, device, gpu_layers, repack)
+            largest = [GraphSpec(n_ubatch, 0, self.n_ctx), GraphSpec(_MANY, _MANY, self.n_ctx)]
+            needs = measured_needs(file, self.n_ctx, kv_type, largest, max_adapters)
+            placement = file.place(needs, device, gpu_layers, repack)
+            logger.info("%s", placement.reason)
             self.base = BaseWeights(file, placement)
             stack.callback(self.base.close)
             self._kv = KvCache(file.hp, placement, self.n_ctx, kv_type)
@@ -123,22 +130,9 @@ class Engine:
             computing = list({d.handle: d for d in (*placement.layers, placement.head)}.values())
             backends = Backends(computing, placement.host, self.n_threads, ctypes.addressof(self._flag))
             stack.callback(backends.close)
-            self._graphs = self._executor(backends)
+            self._graphs = open_executor(self.base, self._kv, self._bank, backends, largest)
             stack.callback(self._graphs.close)
             self._stack = stack.pop_all()
-
-    def _executor(self, backends: Backends) -> Executor:
-        largest = [GraphSpec(self._n_ubatch, 0, self.n_ctx), GraphSpec(_MANY, _MANY, self.n_ctx)]
-        placement = self.base.placement
-        if placement.mixed:
-            return ScheduledGraphs(self.base, self._kv, self._bank, backends.handles, largest[0])
-        graphs = CachedGraphs(self.base, self._kv, self._bank, backends.handles[0], placement.head)
-        try:
-            graphs.reserve(largest)
-        except IcarusError:
-            graphs.close()
-            raise
-        return graphs
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -174,6 +168,11 @@ class Engine:
         """Bytes that resident adapters take."""
         return self._bank.n_bytes
 
+    @property
+    def n_resident_adapters(self) -> int:
+        """Adapters in memory."""
+        return self._bank.n_resident
+
     # -- the step ------------------------------------------------------------------------------------------------------
 
     def forward(self, encode: Encode = (), decode: Decode = (), encoder_logits: bool = False) -> StepResult:
@@ -196,15 +195,50 @@ class Engine:
         """
         encode = [(sequence, tokens) for sequence, tokens in encode if len(tokens)]
         self._check(encode, decode)
+        rows = [(sequence, adapter_id, 0) for sequence, adapter_id in decode]
         dual = bool(encode and decode) and all(len(tokens) == 1 for _, tokens in encode)
         if dual and len(encode) + len(decode) <= self._n_ubatch:
-            logits = self._step(encode, decode, encoder_logits)
+            logits = self._step(encode, rows, encoder_logits)
             n = len(encode) if encoder_logits else 0
             return StepResult(decoder=logits[n:], encoder=logits[:n])
         chunks = [self._step(chunk, (), encoder_logits) for chunk in self._chunks(encode)]
         empty = np.empty((0, self.base.hp.n_vocab), np.float32)
-        decoder = self._step((), decode, False) if decode else empty
+        decoder = self._step((), rows, False) if decode else empty
         return StepResult(decoder=decoder, encoder=np.concatenate([empty, *chunks]) if encoder_logits else empty)
+
+    def verify(self, sequence: int, tokens: Sequence[int], adapter_id: int) -> Logits:
+        """Appends tokens to a sequence and predicts after each of them, in one step; `truncate` drops those not wanted.
+
+        On the CPU, with weights that are not repacked, the logits and the K and V are the bits that as many dual steps
+        give, as long as there are no more tokens than `verifiable`.
+
+        Args:
+            sequence, tokens: what to append, 1 to 31 token ids.
+            adapter_id: of the agent that predicts.
+
+        Returns:
+            [len(tokens), n_vocab] float32.
+
+        Raises:
+            As `forward` does.
+        """
+        self._check([(sequence, tokens)], [(sequence, adapter_id)])
+        if not 1 <= len(tokens) <= _MAX_VERIFY or 2 * len(tokens) > self._n_ubatch:
+            raise RequestError(f"{len(tokens)} tokens to verify in one step; 1 to {_MAX_VERIFY} are possible")
+        rows = [(sequence, adapter_id, len(tokens) - 1 - i) for i in range(len(tokens))]
+        return self._step([(sequence, tokens)], rows, encoder_logits=False)
+
+    @property
+    def verifies_exactly(self) -> bool:
+        """Whether `verify` gives the bits of dual steps: rows may not change kernels with their number."""
+        placement = self.base.placement
+        return not placement.mixed and placement.head.is_cpu and not placement.repacked
+
+    def verifiable(self) -> int:
+        """How many tokens the next `verify` may have and still be exact: attention must look at as many cells."""
+        cells = self.cells.peek(_MAX_VERIFY)
+        same = [i for i, cell in enumerate(cells) if self._n_kv(int(cell) + 1) == self._n_kv(int(cells[0]) + 1)]
+        return len(same) if len(cells) else 0
 
     def _check(self, encode: Encode, decode: Decode) -> None:
         n_vocab = self.base.hp.n_vocab
@@ -247,7 +281,7 @@ class Engine:
                 start, room = start + len(part), room - len(part)
         return chunks
 
-    def _step(self, encode: Encode, decode: Decode, encoder_logits: bool) -> Logits:
+    def _step(self, encode: Encode, decode: _Rows, encoder_logits: bool) -> Logits:
         """One pass through one graph; all or nothing."""
         cells = self.cells.reserve(sum(len(tokens) for _, tokens in encode))
         try:
@@ -261,11 +295,16 @@ class Engine:
             start += len(tokens)
         return logits
 
-    def _compute(self, encode: Encode, decode: Decode, encoder_logits: bool, cells: npt.NDArray[np.int64]) -> Logits:
-        end = max(self.cells.end, int(cells.max()) + 1 if len(cells) else 0)
-        n_kv = min(self.n_ctx, max(_N_KV_STEP, -(-end // _N_KV_STEP) * _N_KV_STEP))
-        adapter_ids = [adapter_id for _, adapter_id in decode]
-        spec = GraphSpec(len(cells), len(decode), n_kv, self._bank.use(adapter_ids), encoder_logits)
+    def _n_kv(self, end: int) -> int:
+        """Cells that attention looks at where `end` is one past the highest that a step writes."""
+        end = max(self.cells.end, end)
+        return min(self.n_ctx, max(_N_KV_STEP, -(-end // _N_KV_STEP) * _N_KV_STEP))
+
+    def _compute(self, encode: Encode, decode: _Rows, encoder_logits: bool, cells: npt.NDArray[np.int64]) -> Logits:
+        n_kv = self._n_kv(int(cells.max()) + 1 if len(cells) else 0)
+        loras = self._bank.use([adapter_id for _, adapter_id, _ in decode])
+        verify = any(back for _, _, back in decode)
+        spec = GraphSpec(len(cells), len(decode), n_kv, loras, encoder_logits, verify)
         tokens, positions, mask = self._rows(encode, decode, cells, n_kv)
         graph = self._graphs.get(spec)
         self._set(graph.tokens, tokens)
@@ -275,13 +314,15 @@ class Engine:
             self._set(graph.window_mask, self._windowed(encode, decode, positions, mask, cells))
         if graph.cells is not None:
             self._set(graph.cells, cells)
-        for key, tensor in graph.slots.items():
-            self._set(tensor, self._bank.slots_of(adapter_ids, key))
+        for use in spec.loras if graph.slots else ():
+            self._set(graph.slots[use.rank], np.array(graph.slots_of_rows(use), np.int32))
         if self._flag[0] != b"\0":
             # Devices that cannot stop inside a step stop between two.
             self._flag[0] = b"\0"
             raise CancelledError("the step was cancelled")
+        start = time.perf_counter()
         status = self._graphs.compute(graph)
+        self.native_s += time.perf_counter() - start
         if status == STATUS_ABORTED:
             self._flag[0] = b"\0"
             raise CancelledError("the step was cancelled")
@@ -293,14 +334,14 @@ class Engine:
         return logits
 
     def _rows(
-        self, encode: Encode, decode: Decode, cells: npt.NDArray[np.int64], n_kv: int
+        self, encode: Encode, decode: _Rows, cells: npt.NDArray[np.int64], n_kv: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float16]]:
         """Tokens [rows], positions [rows] and mask [rows, n_kv] of a step whose new K and V go to `cells`."""
         n_rows = len(cells) + len(decode)
         tokens, positions = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)
         mask = np.empty((n_rows, n_kv), np.float16)
         start = 0
-        fresh: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
+        fresh: dict[int, tuple[Sequence[int], npt.NDArray[np.int64]]] = {}
         for sequence, ids in encode:
             n, length = len(ids), self.cells.length(sequence)
             rows, own = slice(start, start + n), cells[start : start + n]
@@ -308,15 +349,16 @@ class Engine:
             positions[rows] = np.arange(length, length + n)
             mask[rows] = self.cells.mask(sequence)[:n_kv]
             mask[np.arange(start, start + n)[:, None], own] = np.where(np.tri(n, dtype=bool), VISIBLE, HIDDEN)
-            fresh[sequence] = (int(ids[-1]), own)
+            fresh[sequence] = (ids, own)
             start += n
-        for row, (sequence, _) in enumerate(decode, start):
+        for row, (sequence, _, back) in enumerate(decode, start):
             length = self.cells.length(sequence)
             mask[row] = self.cells.mask(sequence)[:n_kv]
             if sequence in fresh:
-                tokens[row], own = fresh[sequence]
-                positions[row] = length + len(own) - 1
-                mask[row, own] = VISIBLE
+                ids, own = fresh[sequence]
+                n = len(ids) - back
+                tokens[row], positions[row] = ids[n - 1], length + n - 1
+                mask[row, own[:n]] = VISIBLE
             else:
                 tokens[row] = self.cells.tokens(sequence)[-1]
                 positions[row] = length - 1
@@ -325,7 +367,7 @@ class Engine:
     def _windowed(
         self,
         encode: Encode,
-        decode: Decode,
+        decode: _Rows,
         positions: npt.NDArray[np.int32],
         mask: npt.NDArray[np.float16],
         cells: npt.NDArray[np.int64],
@@ -340,7 +382,7 @@ class Engine:
             fresh[sequence] = at
             self._hide(windowed, slice(start, start + len(ids)), positions, at)
             start += len(ids)
-        for row, (sequence, _) in enumerate(decode, start):
+        for row, (sequence, _, _) in enumerate(decode, start):
             if sequence not in fresh:
                 fresh[sequence] = self._position_of_cells(sequence, mask.shape[1])
             self._hide(windowed, slice(row, row + 1), positions, fresh[sequence])

@@ -8,9 +8,11 @@ rows alone, and LoRA touches decoder rows alone.
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from icarus_local.engine.bank import AdapterBank, LoraUse, StackKey
+from icarus_local.engine.bank import ZERO_SLOT, AdapterBank, LoraUse
 from icarus_local.engine.base import BaseWeights
 from icarus_local.engine.kv import KvCache
 from icarus_local.engine.rope import BETA_FAST, BETA_SLOW
@@ -18,7 +20,7 @@ from icarus_local.ggml.library import HINT_HADAMARD, PREC_F32, TYPE_F16, TYPE_I3
 from icarus_local.ggml.prototypes import InitParams
 
 _NODES_PER_LAYER = 96
-_NODES_PER_LAYER_AND_STACK = 48
+_NODES_PER_LAYER_AND_RUN = 48
 _NODES_PER_EXPERT = 4
 _GATED = {"silu": "ggml_swiglu_split", "gelu": "ggml_geglu_split"}
 _LEAST_WEIGHT_SUM = 6.103515625e-5  # the smallest normal F16: llama.cpp's guard against dividing by 0
@@ -29,6 +31,7 @@ class GraphSpec:
     """What makes two steps share a graph.
 
     `loras` are the adapter stacks that decoder rows read; `encoder_logits` asks for the head over encoder rows too.
+    `verify` says that the rows are of one sequence and must have the bits of as many dual steps.
     """
 
     n_encode: int
@@ -36,6 +39,7 @@ class GraphSpec:
     n_kv: int
     loras: tuple[LoraUse, ...] = ()
     encoder_logits: bool = False
+    verify: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -48,22 +52,35 @@ class GraphSpec:
         return self.n_rows if self.encoder_logits else self.n_decode
 
 
+class _Place(NamedTuple):
+    """Where LoRA stands on `m` maps from n_in to n_out that read the same states: addresses of all A and all B."""
+
+    a: int
+    b: int
+    n_in: int
+    n_out: int
+    m: int
+
+
 class Graph:
     """A built graph and its inputs (addresses of ggml tensors).
 
     Attributes:
         tokens: [n_rows] I32. positions: [n_rows] I32. cells: [n_encode] I64, where K and V go, or None.
         mask: [n_kv, n_rows] F16, 0 or -inf. window_mask: likewise for layers that see a window, or None.
-        slots: per stack of which rows choose their own slot [1, n_decode] I32.
+        slots: by rank of a stack the slot of every decoder row, [1, n_decode] I32; none where all is on the CPU.
         logits: [n_vocab, n_output] F32, or None.
     """
 
-    def __init__(self, spec: GraphSpec, base: BaseWeights, kv: KvCache, bank: AdapterBank) -> None:
-        self.spec, self._ggml = spec, load()
+    def __init__(self, spec: GraphSpec, base: BaseWeights, kv: KvCache, bank: AdapterBank, split: bool = False) -> None:
+        """Builds it, without memory for its tensors; `split` is for a scheduler that spreads nodes over devices."""
+        self.spec, self._split, self._ggml = spec, split, load()
         self._base, self._kv, self._bank, self._hp, self._arch = base, kv, bank, base.hp, base.hp.arch
         hp = self._hp
-        per_layer = _NODES_PER_LAYER + _NODES_PER_LAYER_AND_STACK * len(spec.loras)
-        self.n_nodes = (per_layer + _NODES_PER_EXPERT * hp.n_expert_used) * hp.n_layer + 64
+        per_layer = _NODES_PER_LAYER + _NODES_PER_LAYER_AND_RUN * sum(len(use.runs) for use in spec.loras)
+        self.n_nodes = (
+            (per_layer + _NODES_PER_EXPERT * hp.n_expert_used) * hp.n_layer + 64 + 12 * spec.n_decode * spec.verify
+        )
         size = self._ggml.ggml_tensor_overhead() * self.n_nodes
         size += self._ggml.ggml_graph_overhead_custom(self.n_nodes, False)
         self._context = self._ggml.ggml_init(InitParams(mem_size=size, mem_buffer=None, no_alloc=True))
@@ -73,8 +90,8 @@ class Graph:
         self.mask = self._input(TYPE_F16, spec.n_kv, spec.n_rows)
         self.window_mask = self._input(TYPE_F16, spec.n_kv, spec.n_rows) if any(hp.windowed) else None
         self.cells = self._input(TYPE_I64, spec.n_encode) if spec.n_encode else None
-        gathered = [use.key for use in spec.loras if use.slot is None]
-        self.slots: dict[StackKey, int] = {key: self._input(TYPE_I32, 1, spec.n_decode) for key in gathered}
+        gathers = not all(bank.sums_columns(layer) for layer in range(hp.n_layer))
+        self.slots = {use.rank: self._input(TYPE_I32, 1, spec.n_decode) for use in spec.loras if gathers}
         self.logits = self._build()
 
     def _input(self, kind: int, *shape: int) -> int:
@@ -111,7 +128,7 @@ class Graph:
 
     def _head(self, x: int) -> int:
         g, ctx, hp = self._ggml, self._context, self._hp
-        logits = g.ggml_mul_mat(ctx, self._base.head, self._norm(x, "output_norm"))
+        logits = self._map(self._base.head, self._norm(x, "output_norm"), self.spec.n_output)
         logits = self._biased("output", logits)
         if hp.logit_scale:
             logits = g.ggml_scale(ctx, logits, 1.0 / hp.logit_scale)
@@ -143,10 +160,10 @@ class Graph:
         """K and V of the encoder rows, written to their cells. No adapter, and no decoder row, comes near them."""
         g, ctx, hp, n = self._ggml, self._context, self._hp, self.spec.n_encode
         h = self._rows(h, hp.n_embd, 0, n)
-        k = self._plain_linear(f"blk.{layer}.attn_k", h)
+        k = self._plain_linear(f"blk.{layer}.attn_k", h, n)
         k = self._rope(self._heads(k, hp.n_head_kv, n, layer, "k"), layer, 0, n)
         k = self._rotated(k, self._kv.k_rotation, layer)
-        v = self._plain_linear(f"blk.{layer}.attn_v", h)
+        v = self._plain_linear(f"blk.{layer}.attn_v", h, n)
         v = self._rotated(v, self._kv.v_rotation, layer)
         for cache, rows in ((self._kv.k(layer), k), (self._kv.v(layer), v)):
             self._expand(g.ggml_set_rows(ctx, cache, g.ggml_reshape_2d(ctx, rows, hp.n_embd_kv, n), self.cells))
@@ -160,7 +177,7 @@ class Graph:
         return self._norm(x, name) if self._arch.qk_norm == "head" else x
 
     def _attention(self, h: int, layer: int, first: int) -> int:
-        g, ctx, hp, n_kv = self._ggml, self._context, self._hp, self.spec.n_kv
+        g, ctx, hp = self._ggml, self._context, self._hp
         n = self.spec.n_rows - first
         (q,) = self._linear(layer, ("attn_q",), h, first)
         q = self._rope(self._heads(q, hp.n_head, n, layer, "q"), layer, first, n)
@@ -168,12 +185,24 @@ class Graph:
         if self._arch.scaled_q:
             q, scale = g.ggml_scale(ctx, q, scale), 1.0
         q = self._rotated(q, self._kv.k_rotation, layer)
+        if first and self.spec.verify:
+            # A dual step attends with one row here, for which ggml has a kernel of its own.
+            parts = [self._attend(self._rows(q, hp.n_embd_q, i, 1), layer, first + i, 1, scale) for i in range(n)]
+            attended = functools.reduce(lambda a, b: int(g.ggml_concat(ctx, a, b, 1)), parts)
+        else:
+            attended = self._attend(q, layer, first, n, scale)
+        attended = self._rotated(attended, self._kv.v_rotation, layer)
+        return self._linear(layer, ("attn_output",), attended, first)[0]
+
+    def _attend(self, q: int, layer: int, first: int, n: int, scale: float) -> int:
+        """What `n` rows of Q see in the cache, [n_embd_q, n]; the first of them is the step's row `first`."""
+        g, ctx, hp, n_kv = self._ggml, self._context, self._hp, self.spec.n_kv
         mask = self.window_mask if hp.windowed[layer] else self.mask
         if first:
             mask = g.ggml_view_2d(ctx, mask, n_kv, n, 2 * n_kv, 2 * n_kv * first)
         attended = g.ggml_flash_attn_ext(
             ctx,
-            g.ggml_permute(ctx, q, 0, 2, 1, 3),
+            g.ggml_permute(ctx, g.ggml_reshape_3d(ctx, q, hp.n_embd_head, hp.n_head, n), 0, 2, 1, 3),
             self._cache_view(self._kv.k(layer)),
             self._cache_view(self._kv.v(layer)),
             mask,
@@ -182,9 +211,7 @@ class Graph:
             hp.attn_softcap,
         )
         g.ggml_prec_set_acc(attended, PREC_F32)
-        attended = g.ggml_reshape_2d(ctx, attended, hp.n_embd_q, n)
-        attended = self._rotated(attended, self._kv.v_rotation, layer)
-        return self._linear(layer, ("attn_output",), attended, first)[0]
+        return int(g.ggml_reshape_2d(ctx, attended, hp.n_embd_q, n))
 
     def _rotated(self, x: int, size: int, layer: int) -> int:
         """`x`, [a, b, …] with a multiple of `size` values, turned block by block; as it is for a size of 0."""
@@ -245,7 +272,7 @@ class Graph:
         """A mixture of frozen experts: every row, of either stream, goes to those that its own state chooses."""
         g, ctx, hp = self._ggml, self._context, self._hp
         n, used = self.spec.n_rows - first, hp.n_expert_used
-        probs = g.ggml_soft_max(ctx, self._plain_linear(f"blk.{layer}.ffn_gate_inp", h))
+        probs = g.ggml_soft_max(ctx, self._plain_linear(f"blk.{layer}.ffn_gate_inp", h, self._lone(first)))
         chosen = g.ggml_argsort_top_k(ctx, probs, used)
         weights = g.ggml_get_rows(ctx, g.ggml_reshape_3d(ctx, probs, 1, hp.n_expert, n), chosen)
         weights = g.ggml_reshape_2d(ctx, weights, used, n)
@@ -267,9 +294,23 @@ class Graph:
 
     # -- linear maps and LoRA ------------------------------------------------------------------------------------------
 
-    def _plain_linear(self, name: str, x: int) -> int:
-        y = self._ggml.ggml_mul_mat(self._context, self._base.tensor(f"{name}.weight"), x)
-        return self._biased(name, y)
+    def _plain_linear(self, name: str, x: int, lone: int) -> int:
+        return self._biased(name, self._map(self._base.tensor(f"{name}.weight"), x, lone))
+
+    def _map(self, weight: int, x: int, lone: int) -> int:
+        """W x; where a dual step has one row and `verify` has `lone`, as a batch of one-row products.
+
+        ggml has other kernels for one row than for several.
+        """
+        g, ctx = self._ggml, self._context
+        if not (lone and self.spec.verify):
+            return int(g.ggml_mul_mat(ctx, weight, x))
+        y = g.ggml_mul_mat(ctx, weight, g.ggml_reshape_3d(ctx, x, int(g.ggml_nelements(x)) // lone, 1, lone))
+        return int(g.ggml_reshape_2d(ctx, y, int(g.ggml_nelements(y)) // lone, lone))
+
+    def _lone(self, first: int) -> int:
+        """Rows of which a dual step has one, where the step's row `first` stands first: past the last K and V."""
+        return self.spec.n_decode if first else 0
 
     def _biased(self, name: str, y: int) -> int:
         bias = self._base.optional(f"{name}.bias")
@@ -280,49 +321,59 @@ class Graph:
 
         `first` is the step's row that stands first in `x`.
         """
-        g, ctx, start = self._ggml, self._context, self.spec.n_encode - first
+        start = self.spec.n_encode - first
         names = [f"blk.{layer}.{module}" for module in group]
-        outputs = [int(g.ggml_mul_mat(ctx, self._base.tensor(f"{name}.weight"), x)) for name in names]
-        for use in self.spec.loras if self._bank.has(layer, group) else ():
-            deltas = self._deltas(use, layer, group, x, start)
-            outputs = [self._add_rows(y, *delta, start) for y, delta in zip(outputs, deltas, strict=True)]
+        outputs = [self._map(self._base.tensor(f"{name}.weight"), x, self._lone(first)) for name in names]
+        add = self._add_columns if self._bank.sums_columns(layer) else self._add_gathered
+        for use in self.spec.loras if group in self._bank.groups(layer) else ():
+            stack = self._bank.stack(use.rank)
+            place = _Place(stack.a(layer, group), stack.b(layer, group), *self._bank.sizes(layer, group), len(group))
+            outputs = add(use, place, x, start, outputs)
         return [self._biased(name, y) for name, y in zip(names, outputs, strict=True)]
 
-    def _deltas(self, use: LoraUse, layer: int, group: tuple[str, ...], x: int, start: int) -> list[tuple[int, int]]:
-        """B A x of the decoder rows for each module: (tensor [n_out, n_decode], n_out)."""
-        g, ctx, n, m = self._ggml, self._context, self.spec.n_decode, len(group)
-        rank, kind = use.key.rank, use.key.kind
-        n_in, n_out = self._bank.sizes(layer, group)
-        stack = self._bank.stack(use.key)
-        a, b = stack.a(layer, group), stack.b(layer, group)
-        a_row, b_row = g.ggml_row_size(kind, n_in), g.ggml_row_size(kind, rank)
-        a_slot, b_module = m * rank * a_row, n_out * b_row
-        # One row to each matrix of the batch: rows then never share a kernel, whatever their number.
-        rows = g.ggml_view_3d(ctx, x, n_in, 1, n, 4 * n_in, 4 * n_in, 4 * n_in * start)
-        if use.slot is not None:
-            matrix = g.ggml_view_2d(ctx, a, n_in, m * rank, a_row, use.slot * a_slot)
-            low = g.ggml_mul_mat(ctx, matrix, rows)
-        else:
-            low = g.ggml_mul_mat_id(ctx, a, rows, self.slots[use.key])
-        deltas = []
-        for i in range(m):
-            part = low if m == 1 else g.ggml_view_3d(ctx, low, rank, 1, n, 4 * m * rank, 4 * m * rank, 4 * rank * i)
-            if use.slot is not None:
-                offset = (use.slot * m + i) * b_module
-                delta = g.ggml_mul_mat(ctx, g.ggml_view_2d(ctx, b, rank, n_out, b_row, offset), part)
-            else:
-                slots = g.ggml_view_3d(ctx, b, rank, n_out, stack.capacity, b_row, m * b_module, i * b_module)
-                delta = g.ggml_mul_mat_id(ctx, slots, part, self.slots[use.key])
-            deltas.append((int(g.ggml_reshape_2d(ctx, delta, n_out, n)), n_out))
-        return deltas
+    def _add_columns(self, use: LoraUse, place: _Place, x: int, start: int, outputs: list[int]) -> list[int]:
+        """`outputs` plus B A x, adapter by adapter: A by dot products, B as a sum of its columns."""
+        g, ctx, rank, (all_a, all_b, n_in, n_out, m) = self._ggml, self._context, use.rank, place
+        a_row, b_row, low_row = 4 * n_in, 4 * n_out, 4 * m * rank
+        for slot, row, n in use.runs:
+            # One row to each matrix of the batch: rows then never share a kernel, whatever their number.
+            rows = g.ggml_view_3d(ctx, x, n_in, 1, n, a_row, a_row, a_row * (start + row))
+            a = g.ggml_view_2d(ctx, all_a, n_in, m * rank, a_row, slot * m * rank * a_row)
+            low = g.ggml_mul_mat(ctx, a, rows)
+            for i in range(m):
+                b = g.ggml_view_2d(ctx, all_b, n_out, rank, b_row, (slot * m + i) * rank * b_row)
+                part = g.ggml_view_2d(ctx, low, rank, n, low_row, 4 * rank * i)
+                delta = g.ggml_out_prod(ctx, b, g.ggml_transpose(ctx, part))
+                outputs[i] = self._add_rows(outputs[i], delta, n_out, start + row, n)
+        return outputs
 
-    def _add_rows(self, y: int, delta: int, width: int, start: int) -> int:
-        """`y` with `delta` added to its rows from `start` on."""
-        if start == 0:
+    def _add_gathered(self, use: LoraUse, place: _Place, x: int, start: int, outputs: list[int]) -> list[int]:
+        """`outputs` plus B A x, all adapters of a stack at once: few nodes, for devices where each costs a launch."""
+        g, ctx, rank, (all_a, all_b, n_in, n_out, m) = self._ggml, self._context, use.rank, place
+        n, slots, capacity = self.spec.n_decode, self.slots[use.rank], self._bank.stack(use.rank).capacity
+        b_row, size, low_row = 4 * rank, 4 * rank * n_out, 4 * m * rank
+        rows = g.ggml_view_3d(ctx, x, n_in, 1, n, 4 * n_in, 4 * n_in, 4 * n_in * start)
+        low = g.ggml_mul_mat_id(ctx, all_a, rows, slots)
+        for i in range(m):
+            b = g.ggml_view_3d(ctx, all_b, rank, n_out, capacity, b_row, m * size, i * size)
+            part = low if m == 1 else g.ggml_view_3d(ctx, low, rank, 1, n, low_row, low_row, 4 * rank * i)
+            delta = g.ggml_reshape_2d(ctx, g.ggml_mul_mat_id(ctx, b, part, slots), n_out, n)
+            outputs[i] = self._add_rows(outputs[i], delta, n_out, start, n)
+        return outputs
+
+    def _add_rows(self, y: int, delta: int, width: int, start: int, n: int) -> int:
+        """`y` with `delta` added to `n` of its rows from `start` on."""
+        size, total = 4 * width, int(self._ggml.ggml_nelements(y)) // width
+        if n == total:
             return int(self._ggml.ggml_add(self._context, y, delta))
-        size = 4 * width
-        rest = size * self.spec.n_rows
-        return int(self._ggml.ggml_acc_inplace(self._context, y, delta, size, rest, rest, size * start))
+        return int(self._ggml.ggml_acc_inplace(self._context, y, delta, size, size * total, size * total, size * start))
+
+    def slots_of_rows(self, use: LoraUse) -> list[int]:
+        """The slot of each decoder row in the stack of a rank."""
+        slots = [ZERO_SLOT] * self.spec.n_decode
+        for slot, row, n in use.runs:
+            slots[row : row + n] = [slot] * n
+        return slots
 
     def close(self) -> None:
         """Frees the graph; may be called twice."""

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from icarus_local.engine.architecture import ARCHITECTURES, NEUTRAL, read_hyperparameters
+from icarus_local.engine.rope import Rope
 from icarus_local.errors import ModelFileError
 from icarus_local.ggml.gguf import GgufFile, TensorInfo
 from icarus_local.ggml.library import TYPE_F16, TYPE_F32
@@ -16,7 +18,9 @@ from icarus_local.ggml.vocabulary import vocabulary_sha256
 
 TYPE_BF16 = 30
 
-# What changes the function of a model and is not in its shapes; absent keys count as null.
+# Architectures whose ids are taken from the file's keys, as they were before there were others; so are unknown ones.
+_BY_KEYS = ("llama", "qwen2", "qwen3")
+# What changes the function of a model and is not in its shapes; keys that are absent or neutral count as null.
 _OPTIONAL_KEYS = (
     "attention.sliding_window",
     "attention.scale",
@@ -34,9 +38,9 @@ _OPTIONAL_KEYS = (
 def family_id(file: GgufFile) -> str:
     """SHA-256 (hex) of what all quantisations of one model have in common (design section 7).
 
-    Over: architecture, hyperparameters and tensor shapes, rope parameters, token strings and types, and every 1-D norm
-    tensor (and rope's factors) as F32 in order of name. A LoRA merged into a base with frozen norms is what it cannot
-    see.
+    Over: architecture, hyperparameters (with llama.cpp's defaults, so that converters which leave them out agree) and
+    tensor shapes, rope parameters, token strings and types, and every 1-D norm tensor (and rope's factors) as F32 in
+    order of name. A LoRA merged into a base with frozen norms is what it cannot see.
 
     Raises:
         ModelFileError: the file is an adapter, or lacks what every model has.
@@ -47,20 +51,48 @@ def family_id(file: GgufFile) -> str:
     facts = {
         "format": 1,
         "architecture": arch,
-        "hyperparameters": _hyperparameters(file, arch),
+        "hyperparameters": _computed(file, arch) if arch in {*ARCHITECTURES} - {*_BY_KEYS} else _named(file, arch),
         "shapes": {name: file.tensors[name].shape for name in sorted(file.tensors)},
         "vocabulary": vocabulary_sha256(file),
     }
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, separators=(",", ":")).encode())
     for name in sorted(file.tensors):
         info = file.tensors[name]
-        if len(info.shape) == 1 and ("norm" in name or name == "rope_freqs.weight"):
+        if len(info.shape) == 1 and ("norm" in name or name.startswith("rope_f")):
             digest.update(name.encode() + b"\0" + _as_f32(file, info).astype("<f4").tobytes())
     return digest.hexdigest()
 
 
-def _hyperparameters(file: GgufFile, arch: str) -> dict[str, Any]:
-    """Named values with the defaults that llama.cpp gives, so that converters which leave them out agree."""
+def _computed(file: GgufFile, arch: str) -> dict[str, Any]:
+    """What the graph computes with, defaults included; no logarithm, whose last bit not all C libraries agree on."""
+    hp = read_hyperparameters(file)
+    attn_factor = file.value(f"{arch}.rope.scaling.attn_factor")
+
+    return {
+        "block_count": hp.n_layer,
+        "embedding_length": hp.n_embd,
+        "feed_forward_length": hp.n_ff,
+        "head_count": hp.n_head,
+        "head_count_kv": hp.n_head_kv,
+        "key_length": hp.n_embd_head,
+        "norm_eps": hp.norm_eps,
+        "rope": _rope_facts(hp.rope),
+        "rope_attn_factor": 1.0 if attn_factor is None else attn_factor,
+        "attention_scale": hp.attention_scale,
+        "softcaps": [hp.attn_softcap, hp.logit_softcap],
+        "scales": [hp.logit_scale, hp.residual_scale, hp.embedding_scale],
+        "window": [hp.window, hp.windowed, _rope_facts(hp.rope_windowed)] if any(hp.windowed) else None,
+        "experts": [hp.n_expert, hp.n_expert_used],
+    }
+
+
+def _rope_facts(rope: Rope) -> list[Any]:
+    original = [rope.n_ctx_orig] if rope.ext_factor or len(rope.factors) > 1 else []
+    return [rope.dims, rope.freq_base, rope.freq_scale, rope.ext_factor, *original]
+
+
+def _named(file: GgufFile, arch: str) -> dict[str, Any]:
+    """The file's keys, with the defaults of those that converters often leave out."""
 
     def value(key: str, default: Any = None) -> Any:
         found = file.value(f"{arch}.{key}")
@@ -88,7 +120,7 @@ def _hyperparameters(file: GgufFile, arch: str) -> dict[str, Any]:
         "rope_dims": value("rope.dimension_count", value("attention.key_length", width)),
         "rope_freq_base": value("rope.freq_base", 10000.0),
         "rope_scaling": scaling,
-        "others": {key: value(key) for key in _OPTIONAL_KEYS},
+        "others": {key: None if value(key) in NEUTRAL.get(key, ()) else value(key) for key in _OPTIONAL_KEYS},
     }
 
 

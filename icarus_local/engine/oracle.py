@@ -59,36 +59,47 @@ class Oracle:
             raise ModelFileError(f"{path}: libllama cannot make a context of {n_ctx} tokens", "--debug shows why")
         self.n_vocab = int(self._llama.llama_vocab_n_tokens(self._llama.llama_model_get_vocab(self._model)))
 
-    def decode(self, rows: Sequence[tuple[int, int, int]]) -> npt.NDArray[np.float32]:
-        """Logits [rows, n_vocab] float32 of one batch of (token, position, sequence); at most 512 rows."""
+    def decode(self, rows: Sequence[tuple[int, int, int]], n_logits: int | None = None) -> npt.NDArray[np.float32]:
+        """Logits [n_logits, n_vocab] float32 of the last rows (default all) of a batch of (token, position, sequence).
+
+        At most 512 rows.
+        """
         llama, n = self._llama, len(rows)
+        first = 0 if n_logits is None else n - n_logits
         batch = llama.llama_batch_init(n, 0, 1)
         try:
             batch.n_tokens = n
             for i, (token, position, sequence) in enumerate(rows):
                 batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
-                batch.seq_id[i][0], batch.logits[i] = sequence, 1
+                batch.seq_id[i][0], batch.logits[i] = sequence, i >= first
             status = llama.llama_decode(self._context, batch)
             if status != 0:
                 raise IcarusError(f"llama_decode failed with status {status}")
-            logits = np.empty((n, self.n_vocab), np.float32)
-            for i in range(n):
-                ctypes.memmove(logits[i].ctypes.data, llama.llama_get_logits_ith(self._context, i), logits[i].nbytes)
+            logits = np.empty((n - first, self.n_vocab), np.float32)
+            for i, row in enumerate(logits, first):
+                ctypes.memmove(row.ctypes.data, llama.llama_get_logits_ith(self._context, i), row.nbytes)
             return logits
         finally:
             llama.llama_batch_free(batch)
 
-    def prefill(self, tokens: Sequence[int], start: int = 0, sequence: int = 0) -> npt.NDArray[np.float32]:
-        """Logits [tokens, n_vocab] of `tokens` from position `start` on, in batches of 512."""
+    def prefill(
+        self, tokens: Sequence[int], start: int = 0, sequence: int = 0, last_only: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """Logits [tokens, n_vocab] of `tokens` from position `start` on, in batches of 512; or only the last row."""
         parts = []
         for i in range(0, len(tokens), _N_UBATCH):
             chunk = tokens[i : i + _N_UBATCH]
-            parts.append(self.decode([(token, start + i + j, sequence) for j, token in enumerate(chunk)]))
+            rows = [(token, start + i + j, sequence) for j, token in enumerate(chunk)]
+            parts.append(self.decode(rows, int(i + len(chunk) == len(tokens)) if last_only else None))
         return np.concatenate(parts)
 
     def copy_sequence(self, source: int, target: int) -> None:
         """Lets sequence `target` see what `source` sees."""
         self._llama.llama_memory_seq_cp(self._llama.llama_get_memory(self._context), source, target, -1, -1)
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forgets a sequence's positions from `length` on."""
+        self._llama.llama_memory_seq_rm(self._llama.llama_get_memory(self._context), sequence, length, -1)
 
     def close(self) -> None:
         """Frees context and model; may be called twice."""

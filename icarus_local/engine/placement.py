@@ -8,14 +8,29 @@ from dataclasses import dataclass
 
 from icarus_local.engine.architecture import Hyperparameters
 from icarus_local.engine.devices import Device, cpu, find_device
-from icarus_local.engine.weights import EXPERTS, MATRIX, TOKENS, Weight
+from icarus_local.engine.weights import EXPERTS, HEAD, MATRIX, TOKENS, Weight
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import TYPE_F32, TYPE_I32, load
 from icarus_local.ggml.prototypes import InitParams
 
-_RESERVE = 256 << 20  # bytes of a device's memory that compute buffers, adapters and the driver may need
+_RESERVE = 256 << 20  # bytes of a device's memory left to its driver, where layers are chosen and not asked for
 _N_PROBE_ROWS = 512  # llama.cpp asks for this many when it chooses a buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes that a run takes beside the weights.
+
+    Attributes:
+        n_ctx: tokens of the cache. cache: of the whole cache. compute: of the compute buffers, on one device.
+        adapters: that all layers' adapters may be expected to take.
+    """
+
+    n_ctx: int
+    cache: int
+    compute: int
+    adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +75,7 @@ def place(
     file: GgufFile,
     hp: Hyperparameters,
     weights: Mapping[str, Weight],
-    kv_bytes: int,
+    needs: Needs,
     *,
     device: str,
     gpu_layers: int | None,
@@ -69,22 +84,28 @@ def place(
     """Decides where a model lies.
 
     Args:
-        kv_bytes: of the whole cache.
+        needs: bytes beside the weights.
         device: "auto", "cpu" or a name of ggml's registry.
         gpu_layers: how many layers go to the device, counting the head as one more; None for what fits.
         repack: whether weights are repacked for the CPU; None to decide by rule.
 
     Raises:
-        RequestError: no such device, or layers that do not exist. IcarusError: the CPU cannot compute the model.
+        RequestError: no such device, layers that do not exist, or no device for them. IcarusError: memory does not
+            suffice for what was asked.
     """
     chosen, host = find_device(device), cpu()
     if gpu_layers is not None and not 0 <= gpu_layers <= hp.n_layer + 1:
         raise RequestError(f"--gpu-layers is {gpu_layers}; this base has 0 to {hp.n_layer + 1} (the head is one more)")
-    sizes = _layer_bytes(file, hp, weights)
+    if gpu_layers and chosen.is_cpu:
+        raise RequestError(
+            f"--gpu-layers is {gpu_layers} and "
+            + ("there is no GPU here that this llama-cpp-python can use" if device == "auto" else "the device the CPU"),
+            "Leave it out, or see docs/install.md for other devices",
+        )
     if chosen.is_cpu:
         n, reason = 0, f"all on {host.name}"
     else:
-        n, reason = _fit(chosen, hp, sizes, kv_bytes, gpu_layers)
+        n, reason = _fit(chosen, hp, _device_bytes(chosen, file, hp, weights, needs), gpu_layers)
     if n == 0:
         chosen = host
     # As llama.cpp counts: the head is the first to go to the device, then the layers from the last one down.
@@ -92,8 +113,41 @@ def place(
     head = chosen if n else host
     whole = n == hp.n_layer + 1
     tokens = chosen if whole and _takes_rows(chosen, file.tensors[TOKENS].type, hp.n_embd, hp.n_vocab) else host
-    repacked, repack_type, words = _repacked(file, weights, (*layers, head), host, repack)
+    repacked, repack_type, copied, words = _repacked(file, weights, (*layers, head), host, repack)
+    cache = needs.cache * layers.count(host) // hp.n_layer
+    _check_host(host, needs.n_ctx, copied, cache, 0 if whole and not tokens.is_cpu else needs.compute)
     return Placement(chosen, host, n, layers, head, tokens, repacked, repack_type, f"{reason}; {words}")
+
+
+def _check_host(host: Device, n_ctx: int, copied: int, cache: int, compute: int) -> None:
+    """Raises IcarusError where the CPU's memory cannot hold its part; mapped weights need none of their own."""
+    free, _ = host.memory
+    if copied + cache + compute > free:
+        parts = f"{cache >> 20} MiB for a cache of {n_ctx} tokens, {compute >> 20} MiB for computing"
+        if copied:
+            parts += f", {copied >> 20} MiB for repacked weights"
+        raise IcarusError(
+            f"{parts}: {free >> 20} MiB are free on {host.name}",
+            f"Give a smaller --n-ctx, --kv-type q8_0{' or --no-repack' if copied else ''}",
+        )
+
+
+def _device_bytes(
+    device: Device, file: GgufFile, hp: Hyperparameters, weights: Mapping[str, Weight], needs: Needs
+) -> list[tuple[int, int]]:
+    """For 0, 1, … layers on a device (the head is the first): bytes there without, and with, expected adapters."""
+    sizes = _layer_bytes(file, hp, weights)
+    offloaded = max(sizes[:-1])  # a device may borrow the CPU's weights for a long prompt, one matrix at a time
+    tokens = file.tensors[TOKENS]
+    rows = 0
+    if weights[HEAD].source != TOKENS and _takes_rows(device, tokens.type, hp.n_embd, hp.n_vocab):
+        rows = tokens.n_bytes
+    found = [(0, 0)]
+    for n in range(1, len(sizes) + 1):
+        cache, adapters = (part * (n - 1) // hp.n_layer for part in (needs.cache, needs.adapters))
+        bare = sum(sizes[-n:]) + cache + needs.compute + (rows if n == len(sizes) else offloaded)
+        found.append((bare, bare + adapters))
+    return found
 
 
 def _layer_bytes(file: GgufFile, hp: Hyperparameters, weights: Mapping[str, Weight]) -> list[int]:
@@ -106,26 +160,23 @@ def _layer_bytes(file: GgufFile, hp: Hyperparameters, weights: Mapping[str, Weig
     return sizes
 
 
-def _fit(device: Device, hp: Hyperparameters, sizes: list[int], kv_bytes: int, asked: int | None) -> tuple[int, str]:
+def _fit(device: Device, hp: Hyperparameters, needed: list[tuple[int, int]], asked: int | None) -> tuple[int, str]:
+    """How many layers go to a device, and why; `needed` as of `_device_bytes`."""
     free, total = device.memory
-    kv = kv_bytes // hp.n_layer
+    of = f"of {hp.n_layer + 1} layers on {device.name}"
     if asked is not None:
-        needed = sum(sizes[len(sizes) - asked :]) + kv * max(0, asked - 1)
-        if total and needed > free:
+        if total and needed[asked][0] > free:
             raise IcarusError(
-                f"{asked} layers take {needed >> 20} MiB on {device.name}, where {free >> 20} MiB are free",
-                "Give fewer --gpu-layers, or auto",
+                f"{asked} {of} take {needed[asked][0] >> 20} MiB with their cache, and {free >> 20} MiB are free",
+                "Give fewer --gpu-layers, or auto, or a smaller --n-ctx",
             )
-        return asked, f"{asked} of {hp.n_layer + 1} layers on {device.name} as asked"
+        return asked, f"{asked} {of} as asked"
     if not total:
         return hp.n_layer + 1, f"all on {device.name}, which does not say what memory it has"
-    room, n = free - _RESERVE, 0
-    for size in reversed(sizes):
-        room -= size + (kv if n else 0)
-        if room < 0:
-            break
-        n += 1
-    return n, f"{n} of {hp.n_layer + 1} layers on {device.name}, where {free >> 20} MiB are free"
+    # 0 layers take nothing, so there is always one that fits.
+    n = max(n for n, (_, size) in enumerate(needed) if n == 0 or size + _RESERVE <= free)
+    took = f"{needed[n][1] >> 20} of {free >> 20} free MiB"
+    return n, f"{n} {of}: with cache and adapters {took}" if n else f"0 {of}: it has {free >> 20} MiB free"
 
 
 class _Scratch:
@@ -200,14 +251,14 @@ def _repacked(
     devices: tuple[Device, ...],
     host: Device,
     repack: bool | None,
-) -> tuple[frozenset[str], int, str]:
-    """The weights that are repacked, the memory for them, and the choice in words.
+) -> tuple[frozenset[str], int, int, str]:
+    """The weights that are repacked, the memory for them, their bytes, and the choice in words.
 
     `devices` are those of the layers and, last, of the head.
     """
     buffer_type = None if repack is False else _repack_buffer_type(host)
     if buffer_type is None:
-        return frozenset(), 0, "weights used where they are mapped"
+        return frozenset(), 0, 0, "weights used where they are mapped"
     answers: dict[tuple[int, tuple[int, ...], str], bool] = {}
     names, n_bytes, total = set(), 0, 0
     for weight in weights.values():
@@ -223,11 +274,14 @@ def _repacked(
         if answers[key]:
             names.add(weight.name)
             n_bytes += size
+    if not names:
+        return frozenset(), 0, 0, "weights used where they are mapped: none can be repacked"
     if repack is None and 2 * n_bytes < total:
-        return frozenset(), 0, "weights used where they are mapped: few of them can be repacked"
+        return frozenset(), 0, 0, "weights used where they are mapped: few of them can be repacked"
     if repack is None and n_bytes > host.memory[0] // 2:
-        return frozenset(), 0, f"weights used where they are mapped: {n_bytes >> 20} MiB to repack them are too much"
-    return frozenset(names), buffer_type, f"{n_bytes >> 20} MiB of weights repacked for the CPU"
+        too_much = f"weights used where they are mapped: {n_bytes >> 20} MiB to repack them are too much"
+        return frozenset(), 0, 0, too_much
+    return frozenset(names), buffer_type, n_bytes, f"{n_bytes >> 20} MiB of weights repacked for the CPU"
 
 
 def _n_rows(weight: Weight) -> int:

@@ -77,7 +77,8 @@ def read_rope(file: GgufFile, arch: str, kind: int, n_embd_head: int, n_ctx_trai
     dims = integer("rope.dimension_count", n_embd_head, 1 << 14)
     if dims > n_embd_head or dims % 2:
         raise ModelFileError(f"{file.path}: rope over {dims} of {n_embd_head} dimensions is not possible")
-    scaling = file.value(f"{arch}.rope.scaling.type")
+    full = f"{arch}.rope.scaling.type"
+    scaling = file.require(full, str) if full in file else None
     if scaling is not None and scaling not in _SCALING_TYPES:
         raise ModelFileError(
             f"{file.path} scales its rope by {scaling!r}; this version knows {', '.join(_SCALING_TYPES)} and Llama 3's"
@@ -85,6 +86,8 @@ def read_rope(file: GgufFile, arch: str, kind: int, n_embd_head: int, n_ctx_trai
     # llama.cpp's rule: the factor may stand under its old name, and 0 is none.
     old = number("rope.scale_linear", 0.0, 0.0, 1e6)
     factor = number("rope.scaling.factor", old, 0.0, 1e6)
+    if 0 < factor < 1e-6:
+        raise ModelFileError(f"{file.path} scales its rope by {factor}, which no model has")
     _refuse_yarn_keys(file, arch, factor)
     freq_scale = 1.0 if scaling == "none" or not factor else float(np.float32(1) / np.float32(factor))
     yarn = scaling == "yarn"
@@ -122,15 +125,15 @@ def _refuse_yarn_keys(file: GgufFile, arch: str, factor: float) -> None:
         "log_multiplier": (0.0,),
     }
     for key, values in computed.items():
-        found = file.value(f"{arch}.rope.scaling.yarn_{key}")
-        if found is not None and not any(math.isclose(found, value, rel_tol=1e-5) for value in values):
+        full = f"{arch}.rope.scaling.yarn_{key}"
+        found = file.require(full, float) if full in file else values[0]
+        if not any(math.isclose(found, value, rel_tol=1e-5) for value in values):
             raise ModelFileError(
-                f"{file.path} sets {arch}.rope.scaling.yarn_{key} to {found}, which llama.cpp does not compute "
-                "for this architecture"
+                f"{file.path} sets {full} to {found}, which llama.cpp does not compute for this architecture"
             )
-    alpha = file.value(f"{arch}.rope.scaling.alpha")
-    if alpha:
-        raise ModelFileError(f"{file.path} scales its rope by an alpha of {alpha}, which this version does not compute")
+    full = f"{arch}.rope.scaling.alpha"
+    if full in file and file.require(full, float):
+        raise ModelFileError(f"{file.path} scales its rope by an alpha, which this version does not compute")
 
 
 def _factors(file: GgufFile, arch: str, scaling: str | None) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ from icarus_local.ggml.library import TYPE_F32, load
 
 MATRIX, ROWS, VECTOR, EXPERTS = "matrix", "rows", "vector", "experts"
 
-# Types that ggml's CPU kernels multiply and take rows of (enum ggml_type).
-_WEIGHT_TYPES = frozenset({0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20, 21, 22, 23, 29, 30, 34, 35, 39})
+# Types that ggml's CPU kernels multiply and take rows of (enum ggml_type): all but Q8_1, Q8_K, integers and F64.
+WEIGHT_TYPES = frozenset({0, 1, 2, 3, 6, 7, 8, *range(10, 15), *range(16, 24), 29, 30, 34, 35, *range(39, 43)})
 TOKENS, HEAD = "token_embd.weight", "output.weight"
 
 
@@ -44,8 +44,9 @@ def weight_table(hp: Hyperparameters) -> dict[str, Weight]:
         Weight(TOKENS, TOKENS, (hp.n_embd, hp.n_vocab), ROWS, None),
         Weight("output_norm.weight", "output_norm.weight", (hp.n_embd,), VECTOR, None),
         Weight(HEAD, HEAD, (hp.n_embd, hp.n_vocab), MATRIX, None, required=False),
-        Weight("output.bias", "output.bias", (hp.n_vocab,), VECTOR, None, required=False),
     ]
+    if "output" in hp.arch.biases:
+        table.append(Weight("output.bias", "output.bias", (hp.n_vocab,), VECTOR, None, required=False))
     table += [Weight(name, name, (hp.rope.dims // 2,), VECTOR, None, required=False) for name in hp.rope.factors]
     for layer in range(hp.n_layer):
         table += _layer(hp, layer)
@@ -153,7 +154,7 @@ def _check_tensor(file: GgufFile, info: TensorInfo, shape: tuple[int, ...], use:
         trimmed = trimmed[:-1]
     if info.shape != trimmed:
         raise ModelFileError(f"{file.path}: tensor {info.name} has the shape {info.shape}, not {shape}")
-    allowed = {TYPE_F32} if use == VECTOR else _WEIGHT_TYPES
+    allowed = {TYPE_F32} if use == VECTOR else WEIGHT_TYPES
     if info.type not in allowed:
         name = load().ggml_type_name(info.type)
         raise ModelFileError(

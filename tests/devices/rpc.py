@@ -38,7 +38,7 @@ _GGML = "vendor/llama.cpp/ggml"
 _FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-pthread")
 _DEFINES = ("-DNDEBUG", "-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED")
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-_SERVER_THREADS = 2
+_SERVER_THREADS = 1  # with more, threads of both ends that spin at barriers starve each other on few cores
 
 
 def in_subprocess(function: Callable[..., Any], *arguments: str, timeout: float = 300) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from icarus_local.bench.adapters import random_adapter
 from icarus_local.engine.adapter_file import Adapter, LoraPair, read_adapter
 from icarus_local.engine.engine import Engine
-from icarus_local.errors import AdapterError
+from icarus_local.errors import AdapterError, RequestError
 from tests.agents import add_agents, convert
 from tests.tiny import Tiny
 
@@ -22,12 +24,20 @@ ANSWER = list(range(100, 120))
 
 @pytest.fixture(scope="module")
 def adapters(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Adapter]:
+    return {name: read_adapter(path) for name, path in make_files(tiny, tmp_path_factory.mktemp("agents")).items()}
+
+
+@pytest.fixture
+def files(tiny: Tiny, tmp_path: Path) -> dict[str, Path]:
+    """The files of A, B and C, which a test may change."""
+    return make_files(tiny, tmp_path)
+
+
+def make_files(tiny: Tiny, directory: Path) -> dict[str, Path]:
     """A and C of rank 8, B of rank 20: two stacks in the bank."""
-    directory = tmp_path_factory.mktemp("agents")
     peft = add_agents(tiny.model, {"A": 0.3, "C": 0.3})
-    found = {name: read_adapter(convert(peft, name, tiny.path, directory)) for name in ("A", "C")}
-    found["B"] = read_adapter(convert(add_agents(tiny.model, {"B": 0.3}, rank=20), "B", tiny.path, directory))
-    return found
+    found = {name: convert(peft, name, tiny.path, directory) for name in ("A", "C")}
+    return found | {"B": convert(add_agents(tiny.model, {"B": 0.3}, rank=20), "B", tiny.path, directory)}
 
 
 @pytest.fixture
@@ -117,21 +127,46 @@ def resident_kib() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
-def test_200_swaps_build_no_graph_and_keep_no_memory(engine: Engine, adapters: dict[str, Adapter]) -> None:
-    ids = [engine.add_adapter(adapters[name]) for name in "AC"]
-    sequence = converse(engine, ids[0])
+def test_1000_swaps_over_eight_adapters_build_no_graph_and_keep_no_memory(tiny: Tiny) -> None:
+    with Engine(tiny.path, n_ctx=256, device="cpu") as engine:
+        ids = [engine.add_adapter(random_adapter(engine.base, 8, seed)) for seed in range(8)]
+        sequence = converse(engine, ids[0])
 
-    def swap(times: int) -> None:
-        for i in range(times):
-            decode(engine, sequence, ids[i % 2])
-            engine.forward(encode=[(sequence, [7])], decode=[(sequence, ids[i % 2])])
-            engine.cells.truncate(sequence, len(PROMPT))
+        def swap(times: int) -> None:
+            for i in range(times):
+                decode(engine, sequence, ids[i % 8])
+                engine.forward(encode=[(sequence, [7])], decode=[(sequence, ids[i % 8])])
+                engine.cells.truncate(sequence, len(PROMPT))
 
-    swap(20)
-    graphs, resident = engine.n_graphs, resident_kib()
-    swap(200)
-    assert engine.n_graphs == graphs
-    assert resident_kib() - resident <= 2048
+        swap(80)
+        graphs, resident = engine.n_graphs, resident_kib()
+        swap(1000)
+        assert engine.n_graphs == graphs
+        assert resident_kib() - resident <= 2048
+
+
+def test_a_cap_evicts_the_least_recently_used_and_reads_it_again(tiny: Tiny, files: dict[str, Path]) -> None:
+    adapters = {name: read_adapter(path) for name, path in files.items()}
+    with Engine(tiny.path, n_ctx=256, device="cpu") as free, Engine(tiny.path, n_ctx=256, max_adapters=2) as capped:
+        logits: list[list[npt.NDArray[np.float32]]] = []
+        for engine in (free, capped):
+            ids = {name: engine.add_adapter(adapter) for name, adapter in adapters.items()}
+            sequence = converse(engine, ids["A"])
+            logits.append([decode(engine, sequence, ids[name]) for name in "ABCACBBACA"])
+        assert capped.n_resident_adapters == 2
+        assert free.n_resident_adapters == 3
+        assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
+        # A and C are in memory: B must come again, and is another file by now.
+        assert capped.adapter_bytes < free.adapter_bytes
+        shutil.copy(files["A"], files["B"])
+        before = capped.kv_bytes(sequence)
+        with pytest.raises(AdapterError, match="has changed since it was loaded"):
+            decode(capped, sequence, ids["B"])
+        assert capped.kv_bytes(sequence) == before
+        assert np.array_equal(decode(capped, sequence, ids["A"]), logits[0][-1])
+        forks = [capped.cells.fork(sequence) for _ in range(2)]
+        with pytest.raises(RequestError, match="3 agents in one step, and at most 2 adapters"):
+            capped.forward(decode=[(sequence, ids["A"]), (forks[0], ids["B"]), (forks[1], ids["C"])])
 
 
 def test_a_rank_beyond_the_weights_own_is_refused(engine: Engine, adapters: dict[str, Adapter]) -> None:
