@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from icarus_local.engine.engine import Engine
 from icarus_local.engine.oracle import Oracle
 
 AGENTS = (2, 4, 8)
-_ROOM = 64  # cells beside the context: one token for each agent
+ROOM = 64  # cells beside the context: one token for each agent
 _STEPS = 5  # steps of one kind in a row, of which each round takes the median
 
 
@@ -68,21 +67,18 @@ def _nothing() -> None:
 
 
 class StepBench:
-    """One base in the engine and in llama.cpp, with the same threads, buffers and cache."""
+    """One base in an engine and in llama.cpp, with the same threads, buffers and cache; llama.cpp is on the CPU."""
 
-    def __init__(self, base: Path, n_context: int, rank: int = 16, **options: Any) -> None:
-        """Loads both.
+    def __init__(self, engine: Engine, n_context: int, rank: int = 16) -> None:
+        """Loads llama.cpp, and random adapters into the engine.
 
         Args:
-            base: GGUF file. n_context: tokens before each measured step. rank: of the adapters.
-            options: of the engine.
+            engine: of at least n_context + ROOM tokens; it stays the caller's.
+            n_context: tokens before each measured step. rank: of the adapters.
         """
-        n_ctx = n_context + _ROOM
-        self.n_context = n_context
-        self.engine = Engine(base, n_ctx=n_ctx, **options)
-        repacked = bool(self.engine.base.placement.repacked)
-        kv_type = self.engine.kv_type
-        self._oracle = Oracle(base, self.engine.n_ctx, self.engine.n_threads, kv_type=kv_type, repack=repacked)
+        self.n_context, self.engine = n_context, engine
+        repacked, kv_type = bool(engine.base.placement.repacked), engine.kv_type
+        self._oracle = Oracle(engine.base.path, engine.n_ctx, engine.n_threads, kv_type=kv_type, repack=repacked)
         self._agents = [self.engine.add_adapter(random_adapter(self.engine.base, rank, i)) for i in range(max(AGENTS))]
         tokens = np.random.default_rng(0).integers(0, self.engine.base.hp.n_vocab, n_context + 1).tolist()
         self._prompt, self._next = tokens[:-1], tokens[-1]
@@ -159,9 +155,10 @@ class StepBench:
                 engine.cells.drop(fork)
 
     def close(self) -> None:
-        """Frees both."""
+        """Frees llama.cpp, and the adapters."""
         self._oracle.close()
-        self.engine.close()
+        for agent in self._agents:
+            self.engine.remove_adapter(agent)
 
     def __enter__(self) -> StepBench:
         return self

@@ -8,8 +8,10 @@ from icarus_local.chat.events import AnswerDone
 def figures(done: AnswerDone) -> str:
     """One line about an answer: what it reused, what it cost."""
     stopped = {"stop": "", "length": ", cut at its length", "cancelled": ", stopped"}[done.finish_reason]
+    drafted = f" ({done.accepted} of them drafted)" if done.accepted else ""
     return (
-        f"[{done.agent}: {done.reused} tokens reused, {done.encoded} encoded, {done.generated} generated{stopped}; "
+        f"[{done.agent}: {done.reused} tokens reused, {done.encoded} encoded, {done.generated} generated{drafted}"
+        f"{stopped}; "
         f"first token {done.ttft_s * 1000:.0f} ms, {done.tok_s:.1f} tok/s; "
         f"KV {_mib(done.kv_bytes)} in one cache, {_mib(done.kv_bytes_separate)} in separate ones]"
     )

@@ -37,6 +37,7 @@ class ChatOptions:
     max_tokens: int | None
     chat_template: Path | None
     instruction_only: bool
+    drafts: bool | None
     plain: bool
     as_json: bool
 
@@ -107,7 +108,9 @@ def open_session(options: ChatOptions, stack: ExitStack) -> tuple[Session, list[
     notices = [*engine.notices, *([notice] if notice else [])]
     for agent in ready:
         notices += agent.notices
-    return Session(engine, tokenizer, template, ready), notices
+    if options.drafts and not engine.verifies_exactly:
+        notices.append("with drafts, steps of several tokens round otherwise here: answers may differ by that")
+    return Session(engine, tokenizer, template, ready, speculate=options.drafts), notices
 
 
 def run_chat(options: ChatOptions) -> None:

@@ -366,7 +366,9 @@ class Graph:
         size, total = 4 * width, int(self._ggml.ggml_nelements(y)) // width
         if n == total:
             return int(self._ggml.ggml_add(self._context, y, delta))
-        return int(self._ggml.ggml_acc_inplace(self._context, y, delta, size, size * total, size * total, size * start))
+        # A sum on one device must not be written into a product that lies on another.
+        acc = self._ggml.ggml_acc if self._split else self._ggml.ggml_acc_inplace
+        return int(acc(self._context, y, delta, size, size * total, size * total, size * start))
 
     def slots_of_rows(self, use: LoraUse) -> list[int]:
         """The slot of each decoder row in the stack of a rank."""

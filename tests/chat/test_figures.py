@@ -15,6 +15,8 @@ def test_figures_in_one_line() -> None:
         "[coder: 10 tokens reused, 20 encoded, 30 generated, cut at its length; first token 123 ms, 56.8 tok/s; "
         "KV 3.0 MiB in one cache, 6.0 MiB in separate ones]"
     )
+    drafted = AnswerDone("coder", "text", "stop", 10, 20, 30, 0.1234, 56.78, 3 << 20, 6 << 20, drafted=20, accepted=12)
+    assert "30 generated (12 of them drafted); first" in figures(drafted)
 
 
 @given(st.text())

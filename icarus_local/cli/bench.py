@@ -1,0 +1,80 @@
+"""`icarus-local bench`: what steps cost beside llama.cpp's, and what drafts gain, on the user's own machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import click
+
+from icarus_local.bench.drafts import DraftReport, measure
+from icarus_local.bench.step import ROOM, StepBench, StepReport
+from icarus_local.chat.roster import make_ready
+from icarus_local.chat.session import Session
+from icarus_local.cli.chat import choose_agents, load_template
+from icarus_local.cli.engine_options import EngineOptions
+from icarus_local.text.tokenizer import Tokenizer
+
+
+def run_bench_step(options: EngineOptions, contexts: Sequence[int], rank: int, repeats: int, as_json: bool) -> None:
+    """Measures and prints; one JSON object per length of context where asked for."""
+    options = replace(options, n_ctx=max(contexts) + ROOM)
+    with options.open() as engine:
+        if not as_json:
+            click.echo(
+                f"{engine.base.path.name} on {platform.processor() or platform.machine()}, {engine.n_threads} threads, "
+                f"{engine.kv_type} KV, adapters of rank {rank}; {engine.base.placement.reason}"
+            )
+        for n_context in contexts:
+            with StepBench(engine, n_context, rank) as bench:
+                report = bench.run(repeats, lambda i: click.echo(f"\rround {i} of {repeats}", nl=False, err=True))
+            click.echo("\r\033[K" if not as_json else "\r", nl=False, err=True)
+            click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _step_table(report))
+
+
+def _step_table(report: StepReport) -> str:
+    def row(what: str, ours: float, theirs: float, ratio: float) -> str:
+        return f"  {what:<44}{1e3 * ours:>10.1f}{1e3 * theirs:>10.1f}{ratio:>8.2f}"
+
+    one = report.row_s[1]
+    lines = [
+        f"context of {report.n_context} tokens{'ms here':>29}{'llama.cpp':>10}{'ratio':>8}",
+        row("prefill", *report.prefill_s, report.prefill_ratio),
+        row("one row", *report.row_s, report.row_ratio),
+        row("encoder and decoder row with an adapter", report.dual_s, one, report.dual_ratio),
+    ]
+    lines += [
+        f"  {f'{k} agents at once, a token each':<44}{1e3 * seconds:>10.1f}{'':>10}{'':>8}"
+        f"  {report.agents_gain[k]:.2f} x the tokens per second of one after another"
+        for k, seconds in report.agents_s.items()
+    ]
+    return "\n".join([*lines, f"  Python's share of a step: {100 * report.python_share:.1f} %"])
+
+
+def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: bool) -> None:
+    """Measures and prints what drafts gain on an answer that repeats a file."""
+    (chosen,) = choose_agents(agent, None)
+    with ExitStack() as stack:
+        engine = stack.enter_context(options.open())
+        tokenizer = Tokenizer(engine.base.path)
+        stack.callback(tokenizer.close)
+        template, _ = load_template(None, tokenizer)
+        ready = make_ready([chosen], engine, tokenizer.sha256, template.sha256, False)
+
+        def make(drafts: bool) -> Session:
+            return Session(engine, tokenizer, template, ready, speculate=drafts)
+
+        report = measure(make, chosen.name, repeats)
+    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _draft_line(chosen.name, report))
+
+
+def _draft_line(agent: str, report: DraftReport) -> str:
+    return (
+        f"@{agent} edits a file, {report.generated} tokens: {report.plain_tok_s:.1f} tok/s without drafts, "
+        f"{report.drafted_tok_s:.1f} with ({report.gain:.2f} x; {report.accepted} of {report.drafted} drafted tokens "
+        "were said), the same text"
+    )
