@@ -24,13 +24,15 @@ class StepReport:
     """Medians at one length of context, in seconds; ratios are our time over llama.cpp's.
 
     Attributes:
-        prefill_s, row_s: ours and theirs. dual_s: an encoder and a decoder row with an adapter.
+        add_adapter_s: to make an adapter resident. prefill_s, row_s: ours and theirs.
+        dual_s: an encoder and a decoder row with an adapter.
         agents_s: by number of agents that answer at once, a step in which each gets a token.
         agents_gain: by number of agents, tokens per second over those of one agent after another.
         python_share: of a dual step, the fraction that is not spent in ggml.
     """
 
     n_context: int
+    add_adapter_s: float
     prefill_s: tuple[float, float]
     row_s: tuple[float, float]
     dual_s: float
@@ -79,7 +81,10 @@ class StepBench:
         self.n_context, self.engine = n_context, engine
         repacked, kv_type = bool(engine.base.placement.repacked), engine.kv_type
         self._oracle = Oracle(engine.base.path, engine.n_ctx, engine.n_threads, kv_type=kv_type, repack=repacked)
-        self._agents = [self.engine.add_adapter(random_adapter(self.engine.base, rank, i)) for i in range(max(AGENTS))]
+        adapters = [random_adapter(engine.base, rank, i) for i in range(max(AGENTS))]
+        start = time.perf_counter()
+        self._agents = [engine.add_adapter(adapter) for adapter in adapters]
+        self._add_adapter_s = (time.perf_counter() - start) / len(adapters)
         tokens = np.random.default_rng(0).integers(0, self.engine.base.hp.n_vocab, n_context + 1).tolist()
         self._prompt, self._next = tokens[:-1], tokens[-1]
 
@@ -98,6 +103,7 @@ class StepBench:
         engine.cells.drop(sequence)
         return StepReport(
             n_context=self.n_context,
+            add_adapter_s=self._add_adapter_s,
             prefill_s=prefill,
             row_s=row,
             dual_s=times["dual"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,17 +24,20 @@ from icarus_local.text.tokenizer import Tokenizer
 def run_bench_step(options: EngineOptions, contexts: Sequence[int], rank: int, repeats: int, as_json: bool) -> None:
     """Measures and prints; one JSON object per length of context where asked for."""
     options = replace(options, n_ctx=max(contexts) + ROOM)
+    start = time.perf_counter()
     with options.open() as engine:
+        load_s = time.perf_counter() - start
         if not as_json:
             click.echo(
-                f"{engine.base.path.name} on {platform.processor() or platform.machine()}, {engine.n_threads} threads, "
-                f"{engine.kv_type} KV, adapters of rank {rank}; {engine.base.placement.reason}"
+                f"{engine.base.path.name}, {engine.n_threads} threads of {platform.machine()}, "
+                f"{engine.kv_type} KV, rank {rank}; loaded in {load_s:.2f} s: {engine.base.placement.reason}"
             )
         for n_context in contexts:
             with StepBench(engine, n_context, rank) as bench:
                 report = bench.run(repeats, lambda i: click.echo(f"\rround {i} of {repeats}", nl=False, err=True))
-            click.echo("\r\033[K" if not as_json else "\r", nl=False, err=True)
-            click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _step_table(report))
+            click.echo(err=True)
+            as_dict = {"load_s": load_s, **dataclasses.asdict(report)}
+            click.echo(json.dumps(as_dict) if as_json else _step_table(report))
 
 
 def _step_table(report: StepReport) -> str:
@@ -52,7 +56,11 @@ def _step_table(report: StepReport) -> str:
         f"  {report.agents_gain[k]:.2f} x the tokens per second of one after another"
         for k, seconds in report.agents_s.items()
     ]
-    return "\n".join([*lines, f"  Python's share of a step: {100 * report.python_share:.1f} %"])
+    lines.append(
+        f"  Python's share of a step {100 * report.python_share:.1f} %; an adapter is added in "
+        f"{1e3 * report.add_adapter_s:.0f} ms"
+    )
+    return "\n".join(lines)
 
 
 def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: bool) -> None:

@@ -37,9 +37,9 @@ class ChatOptions:
     max_tokens: int | None
     chat_template: Path | None
     instruction_only: bool
-    drafts: bool | None
     plain: bool
     as_json: bool
+    drafts: bool | None = None
 
     @property
     def on_a_screen(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icarus_local.engine.kv import KV_TYPES
-from icarus_local.errors import IcarusError, ModelFileError
+from icarus_local.errors import IcarusError, ModelFileError, RequestError
 from icarus_local.ggml.gguf import check_header
 from icarus_local.ggml.library import load_llama
 
@@ -40,6 +40,7 @@ class Oracle:
             ModelFileError: libllama refuses it.
         """
         check_header(path)
+        self.n_ctx = n_ctx
         self._llama: Any = load_llama()
         params = self._llama.llama_model_default_params()
         params.n_gpu_layers, params.use_extra_bufts = 0, repack
@@ -65,6 +66,9 @@ class Oracle:
         At most 512 rows.
         """
         llama, n = self._llama, len(rows)
+        if n > min(_N_UBATCH, self.n_ctx):
+            # libllama would abort.
+            raise RequestError(f"{n} rows in one batch of a context of {self.n_ctx} tokens")
         first = 0 if n_logits is None else n - n_logits
         batch = llama.llama_batch_init(n, 0, 1)
         try:
