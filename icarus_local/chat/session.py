@@ -33,7 +33,7 @@ class Session:
         speculate: bool | None = None,
     ) -> None:
         """Begins an empty conversation; `speculate` None drafts where that changes no bit of any answer."""
-        self._speculate = engine.verifies_exactly if speculate is None else speculate
+        self._speculate = speculate
         self.engine, self.agents = engine, tuple(agents)
         self._tokenizer = tokenizer
         self.conversation = Conversation(template, system)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from icarus_local.engine.engine import Engine, Logits
+from icarus_local.engine.engine import VERIFY_SIZES, Engine, Logits
 
 _NGRAM = 3  # tokens that must have occurred before; fewer draft too much that is wrong
-_FIRST_DRAFT, _MAX_DRAFT = 3, 12
+_FIRST_SIZE = 2  # index into VERIFY_SIZES
 _LEAST_GAIN = 1.02  # verified tokens per second over stepped ones, below which drafting pauses
 _TRIALS = 3  # verifications before that is judged
 _FIRST_PAUSE, _MAX_PAUSE = 16, 256  # tokens
@@ -41,10 +41,15 @@ class _Pace:
     """Whether drafting pays, from the times and acceptances of this answer, and how long the drafts should be."""
 
     def __init__(self) -> None:
-        self.n_draft = _FIRST_DRAFT
+        self._size = _FIRST_SIZE
         self._step_s: float | None = None
         self._trials, self._tokens, self._seconds = 0, 0, 0.0
         self._pause, self._paused = _FIRST_PAUSE, 0
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the next verification: the one that was said, and a draft."""
+        return VERIFY_SIZES[self._size]
 
     def may_draft(self) -> bool:
         """Whether to draft for the next token; counts the pauses down."""
@@ -66,7 +71,8 @@ class _Pace:
     def settled(self, drafted: int, accepted: int) -> None:
         """Takes what became of a draft."""
         self._tokens += accepted + 1
-        self.n_draft = min(_MAX_DRAFT, 2 * self.n_draft) if accepted == drafted else max(2, accepted + 1)
+        step = 1 if accepted == drafted else -1
+        self._size = min(max(self._size + step, 0), len(VERIFY_SIZES) - 1)
         assert self._step_s is not None
         if self._trials >= _TRIALS:
             if self._tokens * self._step_s < _LEAST_GAIN * self._seconds:
@@ -76,19 +82,23 @@ class _Pace:
 
 
 class NextLogits:
-    """The logits after each token of one answer, in order: the same bits with drafts and without (`Engine.verify`).
+    """The logits after each token of one answer, in order; where drafts are exact, the same bits with and without.
 
     Attributes:
         drafted, accepted: tokens so far.
     """
 
     def __init__(
-        self, engine: Engine, sequence: int, adapter_id: int | None, prompt: Sequence[int], drafts: bool
+        self, engine: Engine, sequence: int, adapter_id: int | None, prompt: Sequence[int], drafts: bool | None
     ) -> None:
-        """Prepares an answer to `prompt`, which the sequence holds."""
+        """Prepares an answer to `prompt`, which the sequence holds.
+
+        `drafts` None drafts only where the bits stay the same, True everywhere.
+        """
         self._engine, self._sequence, self._adapter_id = engine, sequence, adapter_id
         # The base's own row is a lone one, whose kernels a row among others does not share.
-        self._lookup = PromptLookup(prompt) if drafts and adapter_id is not None else None
+        self._lookup = PromptLookup(prompt) if drafts is not False and adapter_id is not None else None
+        self._exact_only = drafts is None
         self._pace = _Pace()
         self._draft: list[int] = []
         self._rows: Logits = np.empty((0, 0), np.float32)
@@ -138,7 +148,11 @@ class NextLogits:
     def _next_draft(self) -> list[int]:
         if self._lookup is None or not self._pace.may_draft():
             return []
-        return self._lookup.draft(min(self._pace.n_draft, self._engine.verifiable() - 1))
+        draft = self._lookup.draft(self._pace.n_tokens - 1)
+        if not draft:
+            return []
+        most = min(len(draft) + 1, self._engine.verifiable(self._exact_only))
+        return draft[: max((size for size in VERIFY_SIZES if size <= most), default=1) - 1]
 
     def settle(self) -> None:
         """Takes drafted tokens that were not said out of the sequence; to be called however the answer ends."""

@@ -13,16 +13,19 @@ from dataclasses import replace
 import click
 
 from icarus_local.bench.drafts import DraftReport, measure
-from icarus_local.bench.step import ROOM, StepBench, StepReport
+from icarus_local.bench.step import AGENTS, ROOM, StepBench, StepReport
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
 from icarus_local.cli.chat import choose_agents, load_template
 from icarus_local.cli.engine_options import EngineOptions
+from icarus_local.errors import RequestError
 from icarus_local.text.tokenizer import Tokenizer
 
 
 def run_bench_step(options: EngineOptions, contexts: Sequence[int], rank: int, repeats: int, as_json: bool) -> None:
     """Measures and prints; one JSON object per length of context where asked for."""
+    if options.max_adapters is not None and options.max_adapters < max(AGENTS):
+        raise RequestError(f"--max-adapters is {options.max_adapters}, and {max(AGENTS)} agents are measured at once")
     options = replace(options, n_ctx=max(contexts) + ROOM)
     start = time.perf_counter()
     with options.open() as engine:
@@ -31,11 +34,11 @@ def run_bench_step(options: EngineOptions, contexts: Sequence[int], rank: int, r
             click.echo(
                 f"{engine.base.path.name}, {engine.n_threads} threads of {platform.machine()}, "
                 f"{engine.kv_type} KV, rank {rank}; loaded in {load_s:.2f} s: {engine.base.placement.reason}"
+                + ("" if engine.base.placement.head.is_cpu else "; llama.cpp on the CPU")
             )
         for n_context in contexts:
             with StepBench(engine, n_context, rank) as bench:
-                report = bench.run(repeats, lambda i: click.echo(f"\rround {i} of {repeats}", nl=False, err=True))
-            click.echo(err=True)
+                report = bench.run(repeats)
             as_dict = {"load_s": load_s, **dataclasses.asdict(report)}
             click.echo(json.dumps(as_dict) if as_json else _step_table(report))
 
@@ -65,13 +68,21 @@ def _step_table(report: StepReport) -> str:
 
 def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: bool) -> None:
     """Measures and prints what drafts gain on an answer that repeats a file."""
-    (chosen,) = choose_agents(agent, None)
+    agents = choose_agents(agent, None)
+    if len(agents) != 1:
+        raise RequestError(f"{len(agents)} agents are named, and one is measured", "Give one name with --agent")
+    chosen = agents[0]
     with ExitStack() as stack:
         engine = stack.enter_context(options.open())
         tokenizer = Tokenizer(engine.base.path)
         stack.callback(tokenizer.close)
         template, _ = load_template(None, tokenizer)
         ready = make_ready([chosen], engine, tokenizer.sha256, template.sha256, False)
+
+        if ready[0].adapter_id is None:
+            raise RequestError(
+                f"@{chosen.name} has no adapter: for the base nothing is drafted", "Give another --agent"
+            )
 
         def make(drafts: bool) -> Session:
             return Session(engine, tokenizer, template, ready, speculate=drafts)
@@ -84,5 +95,5 @@ def _draft_line(agent: str, report: DraftReport) -> str:
     return (
         f"@{agent} edits a file, {report.generated} tokens: {report.plain_tok_s:.1f} tok/s without drafts, "
         f"{report.drafted_tok_s:.1f} with ({report.gain:.2f} x; {report.accepted} of {report.drafted} drafted tokens "
-        "were said), the same text"
+        f"were said), {'the same text' if report.exact else 'where texts may differ by rounding'}"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter, LoraPair, check_fits, read_adapter
 from icarus_local.engine.base import BaseWeights
@@ -34,6 +35,13 @@ class LoraUse:
 
     rank: int
     runs: tuple[tuple[int, int, int], ...]
+
+    def slots(self, n_rows: int) -> npt.NDArray[np.int32]:
+        """The slot of each decoder row in this stack, [n_rows] int32."""
+        slots = np.full(n_rows, ZERO_SLOT, np.int32)
+        for slot, row, n in self.runs:
+            slots[row : row + n] = slot
+        return slots
 
 
 @dataclass(slots=True)
@@ -165,6 +173,11 @@ class AdapterBank:
         elif len(stack.used) + 1 == stack.capacity:
             self._grow(stack)
         return stack
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether any layer's B matrices lie as columns."""
+        return any(self.sums_columns(layer) for layer in range(self._base.hp.n_layer))
 
     def sums_columns(self, layer: int) -> bool:
         """Whether a layer's B matrices lie as columns (see `Stack`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 import mmap
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,9 +17,9 @@ from icarus_local.engine.placement import Needs, Placement, place
 from icarus_local.engine.tensors import TensorGroup, TensorSpec
 from icarus_local.engine.weights import HEAD, VECTOR, Weight, check_tensors, lora_places
 from icarus_local.errors import ModelFileError
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import BUFFER_USAGE_WEIGHTS, STATUS_SUCCESS, load
-from icarus_local.ggml.prototypes import InitParams
 
 _BUFFER_ALIGNMENT = 32  # what ggml asserts of a tensor's address on the CPU
 
@@ -117,7 +117,7 @@ class BaseWeights:
     def _data(self, weight: Weight) -> npt.NDArray[np.uint8]:
         """The bytes of a weight in the mapped file."""
         info = self._file.tensors[weight.source]
-        row = info.n_bytes // _n_rows(info.shape)
+        row = info.n_bytes // math.prod(info.shape[1:])
         start = info.offset + (weight.first_row * row if len(weight.shape) > 1 else weight.first_row * 4)
         return self._view[start : start + self._spec(weight, 0).n_bytes]
 
@@ -134,13 +134,10 @@ class BaseWeights:
             raise ModelFileError(f"{self.path}: the device cannot use the mapped file")
         stack.callback(ggml.ggml_backend_buffer_free, buffer)
         ggml.ggml_backend_buffer_set_usage(buffer, BUFFER_USAGE_WEIGHTS)
-        size = ggml.ggml_tensor_overhead() * (len(weights) + 1)
-        context = ggml.ggml_init(InitParams(mem_size=size, mem_buffer=None, no_alloc=True))
-        stack.callback(ggml.ggml_free, context)
+        context = stack.enter_context(Context(len(weights) + 1))
         for key, weight in weights.items():
             data = self._data(weight)
-            dims = (ctypes.c_int64 * len(weight.shape))(*weight.shape)
-            tensor = ggml.ggml_new_tensor(context, self._file.tensors[weight.source].type, len(weight.shape), dims)
+            tensor = context.tensor(self._file.tensors[weight.source].type, *weight.shape)
             if ggml.ggml_backend_tensor_alloc(buffer, tensor, data.ctypes.data) != STATUS_SUCCESS:
                 raise ModelFileError(f"{self.path}: tensor {weight.name} cannot be placed")
             self._tensors[key] = tensor
@@ -179,6 +176,15 @@ class BaseWeights:
             if weight.name not in self.placement.repacked
         )
 
+    def samples(self, *modules: str) -> list[tuple[int, Weight]]:
+        """One tensor (its address) of each type and shape among these modules' matrices."""
+        found: dict[tuple[int, tuple[int, ...]], tuple[int, Weight]] = {}
+        for weight in self._weights.values():
+            if weight.name.split(".")[-2] in modules and weight.name.endswith(".weight"):
+                kind = (self._file.tensors[weight.source].type, weight.shape)
+                found.setdefault(kind, (self._tensors[weight.name], weight))
+        return list(found.values())
+
     def rope_factors(self, layer: int, n_ctx: int) -> int | None:
         """Address of the rope's factors for a layer and a context, or None; layers that see a window have none."""
         name = self.hp.rope_of(layer).factors_for(n_ctx)
@@ -193,10 +199,3 @@ class BaseWeights:
         """Frees the weights; may be called twice. No graph over them may be used afterwards."""
         self._tensors = {}
         self._stack.close()
-
-
-def _n_rows(shape: tuple[int, ...]) -> int:
-    rows = 1
-    for dim in shape[1:]:
-        rows *= dim
-    return rows

@@ -17,28 +17,29 @@ import numpy as np
 import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter
-from icarus_local.engine.bank import AdapterBank
+from icarus_local.engine.bank import AdapterBank, LoraUse
 from icarus_local.engine.base import BaseFile, BaseWeights
-from icarus_local.engine.cache import HIDDEN, VISIBLE, CellTable
+from icarus_local.engine.cache import CellTable
 from icarus_local.engine.executor import Backends, open_executor
 from icarus_local.engine.graph import GraphSpec
+from icarus_local.engine.kernels import rows_of_one_kernel
 from icarus_local.engine.kv import KvCache, check_kv_type, kv_bytes_per_token
 from icarus_local.engine.plan import measured_needs
+from icarus_local.engine.rows import DecoderRows, Encode, make_rows
 from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
 from icarus_local.ggml.library import STATUS_ABORTED, STATUS_SUCCESS, load
 
 logger = logging.getLogger(__name__)
 
+# Tokens of a `verify`: few sizes, so few graphs. From 64 rows, twice as many, ggml's CPU attention has another kernel.
+VERIFY_SIZES = (2, 3, 4, 8, 16)
 _N_KV_STEP = 256  # llama.cpp pads the cells that attention sees to this; equal steps need equal padding
 _MANY = 16  # sequences that answer at once in the largest dual step reserved for
 _DEFAULT_N_CTX = 4096
 _MAX_THREADS = 512  # GGML_MAX_N_THREADS
-_MAX_VERIFY = 31  # with as many encoder rows: from 64 rows on ggml's CPU attention takes another kernel
 
-Encode = Sequence[tuple[int, Sequence[int]]]
 Decode = Sequence[tuple[int, int | None]]
 Logits = npt.NDArray[np.float32]
-_Rows = Sequence[tuple[int, int | None, int]]  # decoder rows: sequence, adapter, how far before the sequence's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Engine:
         self.kv_type, self._n_ubatch = kv_type, n_ubatch
         self._ggml = load()
         self.native_s = 0.0
+        self._most_exact: int | None = None
+        self._closed = False
         self._flag = ctypes.create_string_buffer(2)
         self.n_threads = n_threads or default_threads()
         with ExitStack() as stack:
@@ -128,9 +131,9 @@ class Engine:
             self._bank = AdapterBank(self.base, max_adapters)
             stack.callback(self._bank.close)
             computing = list({d.handle: d for d in (*placement.layers, placement.head)}.values())
-            backends = Backends(computing, placement.host, self.n_threads, ctypes.addressof(self._flag))
-            stack.callback(backends.close)
-            self._graphs = open_executor(self.base, self._kv, self._bank, backends, largest)
+            self._backends = Backends(computing, placement.host, self.n_threads, ctypes.addressof(self._flag))
+            stack.callback(self._backends.close)
+            self._graphs = open_executor(self.base, self._kv, self._bank, self._backends, largest)
             stack.callback(self._graphs.close)
             self._stack = stack.pop_all()
 
@@ -141,6 +144,7 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """Bytes by use: weights mapped from the file, weights copied, the cache, adapters, compute buffers."""
+        self._check_open()
         return {
             "mapped": self.base.n_bytes,
             "copied": self.base.resident_bytes,
@@ -155,8 +159,9 @@ class Engine:
         """Makes an adapter resident and returns its id.
 
         Raises:
-            AdapterError: it is for another base, or one of its tensors has no place.
+            AdapterError: it is for another base, or one of its tensors has no place. IcarusError: no memory for it.
         """
+        self._check_open()
         return self._bank.add(adapter)
 
     def remove_adapter(self, adapter_id: int) -> None:
@@ -191,7 +196,8 @@ class Engine:
         Raises:
             RequestError: a sequence, token or adapter that does not exist. ContextFullError: no room. Nothing has
                 changed in either case.
-            CancelledError: `cancel` was called; steps that were whole stay, the step in progress left no trace.
+            CancelledError: `cancel` was called. AdapterError: an adapter that must be read again has changed on disk.
+            IcarusError: no memory. Steps that were whole stay, the step in progress left no trace.
         """
         encode = [(sequence, tokens) for sequence, tokens in encode if len(tokens)]
         self._check(encode, decode)
@@ -209,11 +215,10 @@ class Engine:
     def verify(self, sequence: int, tokens: Sequence[int], adapter_id: int) -> Logits:
         """Appends tokens to a sequence and predicts after each of them, in one step; `truncate` drops those not wanted.
 
-        On the CPU, with weights that are not repacked, the logits and the K and V are the bits that as many dual steps
-        give, as long as there are no more tokens than `verifiable`.
+        Logits, K and V are the bits that as many dual steps give as long as there are no more tokens than `verifiable`.
 
         Args:
-            sequence, tokens: what to append, 1 to 31 token ids.
+            sequence, tokens: what to append, 1 to VERIFY_SIZES[-1] token ids.
             adapter_id: of the agent that predicts.
 
         Returns:
@@ -222,25 +227,44 @@ class Engine:
         Raises:
             As `forward` does.
         """
+        most = min(VERIFY_SIZES[-1], self._n_ubatch // 2)
+        if not 1 <= len(tokens) <= most:
+            raise RequestError(f"{len(tokens)} tokens to verify in one step; 1 to {most} are possible")
         self._check([(sequence, tokens)], [(sequence, adapter_id)])
-        if not 1 <= len(tokens) <= _MAX_VERIFY or 2 * len(tokens) > self._n_ubatch:
-            raise RequestError(f"{len(tokens)} tokens to verify in one step; 1 to {_MAX_VERIFY} are possible")
         rows = [(sequence, adapter_id, len(tokens) - 1 - i) for i in range(len(tokens))]
         return self._step([(sequence, tokens)], rows, encoder_logits=False)
 
     @property
     def verifies_exactly(self) -> bool:
-        """Whether `verify` gives the bits of dual steps: rows may not change kernels with their number."""
-        placement = self.base.placement
-        return not placement.mixed and placement.head.is_cpu and not placement.repacked
+        """Whether `verify` can give the bits of dual steps: rows may not change kernels with their number."""
+        return self._same_kernel() > 1
 
-    def verifiable(self) -> int:
-        """How many tokens the next `verify` may have and still be exact: attention must look at as many cells."""
-        cells = self.cells.peek(_MAX_VERIFY)
-        same = [i for i, cell in enumerate(cells) if self._n_kv(int(cell) + 1) == self._n_kv(int(cells[0]) + 1)]
-        return len(same) if len(cells) else 0
+    def _same_kernel(self) -> int:
+        """Tokens of a `verify` whose rows ggml multiplies as those of a dual step."""
+        if self._most_exact is None:
+            placement = self.base.placement
+            if placement.mixed or not placement.head.is_cpu or placement.repacked:
+                self._most_exact = 1
+            else:
+                rows = [2 * size for size in VERIFY_SIZES if 2 * size <= self._n_ubatch]
+                self._most_exact = rows_of_one_kernel(self.base, self._backends.handles[-1], rows) // 2
+        return self._most_exact
+
+    def verifiable(self, exactly: bool = True) -> int:
+        """How many tokens the next `verify` may have, and still be exact; 0 where not even one has room."""
+        if not exactly:
+            return min(VERIFY_SIZES[-1], self._n_ubatch // 2, self.cells.n_free)
+        cells = self.cells.peek(self._same_kernel())
+        # Attention must look at as many cells as for the first token alone.
+        same = [cell for cell in cells if self._n_kv(int(cell) + 1) == self._n_kv(int(cells[0]) + 1)]
+        return len(same)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("the engine is closed")
 
     def _check(self, encode: Encode, decode: Decode) -> None:
+        self._check_open()
         n_vocab = self.base.hp.n_vocab
         growing: dict[int, int] = {}
         for sequence, tokens in encode:
@@ -281,7 +305,7 @@ class Engine:
                 start, room = start + len(part), room - len(part)
         return chunks
 
-    def _step(self, encode: Encode, decode: _Rows, encoder_logits: bool) -> Logits:
+    def _step(self, encode: Encode, decode: DecoderRows, encoder_logits: bool) -> Logits:
         """One pass through one graph; all or nothing."""
         cells = self.cells.reserve(sum(len(tokens) for _, tokens in encode))
         try:
@@ -300,22 +324,27 @@ class Engine:
         end = max(self.cells.end, end)
         return min(self.n_ctx, max(_N_KV_STEP, -(-end // _N_KV_STEP) * _N_KV_STEP))
 
-    def _compute(self, encode: Encode, decode: _Rows, encoder_logits: bool, cells: npt.NDArray[np.int64]) -> Logits:
+    def _compute(
+        self, encode: Encode, decode: DecoderRows, encoder_logits: bool, cells: npt.NDArray[np.int64]
+    ) -> Logits:
         n_kv = self._n_kv(int(cells.max()) + 1 if len(cells) else 0)
-        loras = self._bank.use([adapter_id for _, adapter_id, _ in decode])
+        uses = self._bank.use([adapter_id for _, adapter_id, _ in decode])
+        # Where all layers gather, slots are an input, and steps of other speakers share the graph.
+        loras = uses if self._bank.has_columns else tuple(LoraUse(use.rank, ()) for use in uses)
         verify = any(back for _, _, back in decode)
         spec = GraphSpec(len(cells), len(decode), n_kv, loras, encoder_logits, verify)
-        tokens, positions, mask = self._rows(encode, decode, cells, n_kv)
+        rows = make_rows(self.cells, encode, decode, cells, n_kv=n_kv, window=self.base.hp.window)
         graph = self._graphs.get(spec)
-        self._set(graph.tokens, tokens)
-        self._set(graph.positions, positions)
-        self._set(graph.mask, mask)
-        if graph.window_mask is not None:
-            self._set(graph.window_mask, self._windowed(encode, decode, positions, mask, cells))
+        self._set(graph.tokens, rows.tokens)
+        self._set(graph.positions, rows.positions)
+        if graph.mask is not None:
+            self._set(graph.mask, rows.mask)
+        if graph.window_mask is not None and rows.window_mask is not None:
+            self._set(graph.window_mask, rows.window_mask)
         if graph.cells is not None:
             self._set(graph.cells, cells)
-        for use in spec.loras if graph.slots else ():
-            self._set(graph.slots[use.rank], np.array(graph.slots_of_rows(use), np.int32))
+        for use in uses if graph.slots else ():
+            self._set(graph.slots[use.rank], use.slots(len(decode)))
         if self._flag[0] != b"\0":
             # Devices that cannot stop inside a step stop between two.
             self._flag[0] = b"\0"
@@ -332,76 +361,6 @@ class Engine:
         if graph.logits is not None:
             self._ggml.ggml_backend_tensor_get(graph.logits, logits.ctypes.data, 0, logits.nbytes)
         return logits
-
-    def _rows(
-        self, encode: Encode, decode: _Rows, cells: npt.NDArray[np.int64], n_kv: int
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float16]]:
-        """Tokens [rows], positions [rows] and mask [rows, n_kv] of a step whose new K and V go to `cells`."""
-        n_rows = len(cells) + len(decode)
-        tokens, positions = np.empty(n_rows, np.int32), np.empty(n_rows, np.int32)
-        mask = np.empty((n_rows, n_kv), np.float16)
-        start = 0
-        fresh: dict[int, tuple[Sequence[int], npt.NDArray[np.int64]]] = {}
-        for sequence, ids in encode:
-            n, length = len(ids), self.cells.length(sequence)
-            rows, own = slice(start, start + n), cells[start : start + n]
-            tokens[rows] = ids
-            positions[rows] = np.arange(length, length + n)
-            mask[rows] = self.cells.mask(sequence)[:n_kv]
-            mask[np.arange(start, start + n)[:, None], own] = np.where(np.tri(n, dtype=bool), VISIBLE, HIDDEN)
-            fresh[sequence] = (ids, own)
-            start += n
-        for row, (sequence, _, back) in enumerate(decode, start):
-            length = self.cells.length(sequence)
-            mask[row] = self.cells.mask(sequence)[:n_kv]
-            if sequence in fresh:
-                ids, own = fresh[sequence]
-                n = len(ids) - back
-                tokens[row], positions[row] = ids[n - 1], length + n - 1
-                mask[row, own[:n]] = VISIBLE
-            else:
-                tokens[row] = self.cells.tokens(sequence)[-1]
-                positions[row] = length - 1
-        return tokens, positions, mask
-
-    def _windowed(
-        self,
-        encode: Encode,
-        decode: _Rows,
-        positions: npt.NDArray[np.int32],
-        mask: npt.NDArray[np.float16],
-        cells: npt.NDArray[np.int64],
-    ) -> npt.NDArray[np.float16]:
-        """`mask` for layers that see only the last `window` positions of each row's sequence, itself included."""
-        windowed = mask.copy()
-        start = 0
-        fresh: dict[int, npt.NDArray[np.int32]] = {}
-        for sequence, ids in encode:
-            at = self._position_of_cells(sequence, mask.shape[1])
-            at[cells[start : start + len(ids)]] = positions[start : start + len(ids)]
-            fresh[sequence] = at
-            self._hide(windowed, slice(start, start + len(ids)), positions, at)
-            start += len(ids)
-        for row, (sequence, _, _) in enumerate(decode, start):
-            if sequence not in fresh:
-                fresh[sequence] = self._position_of_cells(sequence, mask.shape[1])
-            self._hide(windowed, slice(row, row + 1), positions, fresh[sequence])
-        return windowed
-
-    def _position_of_cells(self, sequence: int, n_kv: int) -> npt.NDArray[np.int32]:
-        at = np.zeros(n_kv, np.int32)
-        cells = self.cells.cells(sequence)
-        at[cells] = np.arange(len(cells))
-        return at
-
-    def _hide(
-        self,
-        mask: npt.NDArray[np.float16],
-        rows: slice,
-        positions: npt.NDArray[np.int32],
-        at: npt.NDArray[np.int32],
-    ) -> None:
-        mask[rows][positions[rows, None] - at[None, :] >= self.base.hp.window] = HIDDEN
 
     def _set(self, tensor: int, data: npt.NDArray[Any]) -> None:
         self._ggml.ggml_backend_tensor_set(tensor, data.ctypes.data, 0, data.nbytes)
@@ -423,12 +382,14 @@ class Engine:
 
     def kv_bytes(self, sequence: int) -> bytes:
         """K and V of a sequence's cells, in order of layer (K, then V) and position; for comparing and saving."""
+        self._check_open()
         cells = self.cells.cells(sequence)
         rows = (self._kv.read(part, layer, cells) for layer in range(self.base.hp.n_layer) for part in "kv")
         return b"".join(part.tobytes() for part in rows)
 
     def close(self) -> None:
         """Frees everything; may be called twice."""
+        self._closed = True
         self._stack.close()
 
     def __enter__(self) -> Engine:

@@ -15,7 +15,7 @@ from icarus_local.engine.kv import KvCache
 from icarus_local.errors import IcarusError
 from icarus_local.ggml.library import load, strlen_address
 
-_MAX_GRAPHS = 32
+_MAX_GRAPHS = 64
 _HINT = "Give a smaller --n-ctx, or fewer --gpu-layers"
 
 
@@ -160,9 +160,10 @@ class CachedGraphs(_Graphs):
             return graph
         graph, before = self._build(spec), self.n_bytes
         if not self._ggml.ggml_gallocr_alloc_graph(self._allocator, graph.graph):
-            # The buffer may be gone, and with it what the other graphs point at.
+            # The buffer is gone, and with it what the other graphs point at; the allocator would use it all the same.
             graph.close()
-            self.clear()
+            self.close()
+            self._allocator = self._ggml.ggml_gallocr_new(self._device.buffer_type)
             raise _out_of_memory()
         if self.n_bytes != before:
             # All graphs share the allocator's one buffer: when it moves, the others point at freed memory.
@@ -259,6 +260,7 @@ class ScheduledGraphs(_Graphs):
         graph = self._build(spec)
         if not self._ggml.ggml_backend_sched_alloc_graph(self._scheduler_for(graph), graph.graph):
             graph.close()
+            self._free_scheduler()
             raise _out_of_memory()
         self._graphs[spec] = graph
         return graph

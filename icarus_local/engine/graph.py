@@ -7,17 +7,16 @@ rows alone, and LoRA touches decoder rows alone.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from icarus_local.engine.bank import ZERO_SLOT, AdapterBank, LoraUse
+from icarus_local.engine.bank import AdapterBank, LoraUse
 from icarus_local.engine.base import BaseWeights
 from icarus_local.engine.kv import KvCache
 from icarus_local.engine.rope import BETA_FAST, BETA_SLOW
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.library import HINT_HADAMARD, PREC_F32, TYPE_F16, TYPE_I32, TYPE_I64, load
-from icarus_local.ggml.prototypes import InitParams
 
 _NODES_PER_LAYER = 96
 _NODES_PER_LAYER_AND_RUN = 48
@@ -67,7 +66,8 @@ class Graph:
 
     Attributes:
         tokens: [n_rows] I32. positions: [n_rows] I32. cells: [n_encode] I64, where K and V go, or None.
-        mask: [n_kv, n_rows] F16, 0 or -inf. window_mask: likewise for layers that see a window, or None.
+        mask: [n_kv, n_rows] F16, 0 or -inf, or None where no layer looks at it. window_mask: likewise for layers that
+            see a window.
         slots: by rank of a stack the slot of every decoder row, [1, n_decode] I32; none where all is on the CPU.
         logits: [n_vocab, n_output] F32, or None.
     """
@@ -81,23 +81,23 @@ class Graph:
         self.n_nodes = (
             (per_layer + _NODES_PER_EXPERT * hp.n_expert_used) * hp.n_layer + 64 + 12 * spec.n_decode * spec.verify
         )
-        size = self._ggml.ggml_tensor_overhead() * self.n_nodes
-        size += self._ggml.ggml_graph_overhead_custom(self.n_nodes, False)
-        self._context = self._ggml.ggml_init(InitParams(mem_size=size, mem_buffer=None, no_alloc=True))
+        self._owner = Context(self.n_nodes, self.n_nodes)
+        self._context = self._owner.handle
         self.graph = self._ggml.ggml_new_graph_custom(self._context, self.n_nodes, False)
         self.tokens = self._input(TYPE_I32, spec.n_rows)
         self.positions = self._input(TYPE_I32, spec.n_rows)
-        self.mask = self._input(TYPE_F16, spec.n_kv, spec.n_rows)
-        self.window_mask = self._input(TYPE_F16, spec.n_kv, spec.n_rows) if any(hp.windowed) else None
+        # Made by the first layer that looks at them: an input that nothing reads would be given no memory.
+        self.mask: int | None = None
+        self.window_mask: int | None = None
         self.cells = self._input(TYPE_I64, spec.n_encode) if spec.n_encode else None
         gathers = not all(bank.sums_columns(layer) for layer in range(hp.n_layer))
         self.slots = {use.rank: self._input(TYPE_I32, 1, spec.n_decode) for use in spec.loras if gathers}
         self.logits = self._build()
 
     def _input(self, kind: int, *shape: int) -> int:
-        tensor = self._ggml.ggml_new_tensor(self._context, kind, len(shape), (ctypes.c_int64 * len(shape))(*shape))
+        tensor = self._owner.tensor(kind, *shape)
         self._ggml.ggml_set_input(tensor)
-        return int(tensor)
+        return tensor
 
     def _expand(self, tensor: int) -> None:
         self._ggml.ggml_build_forward_expand(self.graph, tensor)
@@ -197,7 +197,7 @@ class Graph:
     def _attend(self, q: int, layer: int, first: int, n: int, scale: float) -> int:
         """What `n` rows of Q see in the cache, [n_embd_q, n]; the first of them is the step's row `first`."""
         g, ctx, hp, n_kv = self._ggml, self._context, self._hp, self.spec.n_kv
-        mask = self.window_mask if hp.windowed[layer] else self.mask
+        mask = self._mask_of(layer)
         if first:
             mask = g.ggml_view_2d(ctx, mask, n_kv, n, 2 * n_kv, 2 * n_kv * first)
         attended = g.ggml_flash_attn_ext(
@@ -212,6 +212,14 @@ class Graph:
         )
         g.ggml_prec_set_acc(attended, PREC_F32)
         return int(g.ggml_reshape_2d(ctx, attended, hp.n_embd_q, n))
+
+    def _mask_of(self, layer: int) -> int:
+        shape = (self.spec.n_kv, self.spec.n_rows)
+        if self._hp.windowed[layer]:
+            self.window_mask = self.window_mask or self._input(TYPE_F16, *shape)
+            return self.window_mask
+        self.mask = self.mask or self._input(TYPE_F16, *shape)
+        return self.mask
 
     def _rotated(self, x: int, size: int, layer: int) -> int:
         """`x`, [a, b, …] with a multiple of `size` values, turned block by block; as it is for a size of 0."""
@@ -370,15 +378,6 @@ class Graph:
         acc = self._ggml.ggml_acc if self._split else self._ggml.ggml_acc_inplace
         return int(acc(self._context, y, delta, size, size * total, size * total, size * start))
 
-    def slots_of_rows(self, use: LoraUse) -> list[int]:
-        """The slot of each decoder row in the stack of a rank."""
-        slots = [ZERO_SLOT] * self.spec.n_decode
-        for slot, row, n in use.runs:
-            slots[row : row + n] = [slot] * n
-        return slots
-
     def close(self) -> None:
         """Frees the graph; may be called twice."""
-        if self._context:
-            self._ggml.ggml_free(self._context)
-            self._context = None
+        self._owner.close()

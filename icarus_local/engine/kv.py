@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,8 +10,8 @@ from icarus_local.engine.devices import Device
 from icarus_local.engine.placement import Placement
 from icarus_local.engine.tensors import TensorGroup, TensorSpec
 from icarus_local.errors import RequestError
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.library import TYPE_F16, TYPE_F32, TYPE_I64, TYPE_Q4_0, TYPE_Q8_0, load
-from icarus_local.ggml.prototypes import InitParams
 
 KV_TYPES = {"f16": TYPE_F16, "f32": TYPE_F32, "q8_0": TYPE_Q8_0, "q4_0": TYPE_Q4_0}
 _QUANTISED = ("q8_0", "q4_0")
@@ -40,12 +38,8 @@ def check_kv_type(hp: Hyperparameters, kv_type: str) -> None:
 def check_device(hp: Hyperparameters, kv_type: str, device: Device) -> None:
     """Raises RequestError where a device cannot write or read a cache of this type."""
     ggml, kind = load(), KV_TYPES[kv_type]
-    context = ggml.ggml_init(InitParams(mem_size=ggml.ggml_tensor_overhead() * 16, mem_buffer=None, no_alloc=True))
-
-    def tensor(kind: int, *shape: int) -> int:
-        return int(ggml.ggml_new_tensor(context, kind, len(shape), (ctypes.c_int64 * len(shape))(*shape)))
-
-    try:
+    with Context(16) as owner:
+        context, tensor = owner.handle, owner.tensor
         cells = tensor(kind, hp.n_embd_kv, 256)
         write = ggml.ggml_set_rows(context, cells, tensor(TYPE_F32, hp.n_embd_kv, 2), tensor(TYPE_I64, 2))
         k = tensor(kind, hp.n_embd_head, 256, hp.n_head_kv)
@@ -57,8 +51,6 @@ def check_device(hp: Hyperparameters, kv_type: str, device: Device) -> None:
                     f"{device.name} cannot {what} a cache of the type {kv_type} with heads of {hp.n_embd_head} values",
                     "Give another --kv-type, or --device cpu",
                 )
-    finally:
-        ggml.ggml_free(context)
 
 
 def hadamard(n: int) -> npt.NDArray[np.float32]:

@@ -50,6 +50,8 @@ class Oracle:
         context = self._llama.llama_context_default_params()
         context.n_ctx, context.n_batch, context.n_ubatch = n_ctx, _N_UBATCH, _N_UBATCH
         context.n_seq_max, context.kv_unified = n_seq_max, True
+        # In a build with a GPU, long batches and attention would go there.
+        context.op_offload = context.offload_kqv = False
         context.swa_full = True  # all cells are kept, as the engine does
         context.n_threads = context.n_threads_batch = n_threads
         context.flash_attn_type = _FLASH_ATTENTION_ON

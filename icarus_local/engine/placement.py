@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,9 +11,9 @@ from icarus_local.engine.architecture import Hyperparameters
 from icarus_local.engine.devices import Device, cpu, find_device
 from icarus_local.engine.weights import EXPERTS, HEAD, MATRIX, TOKENS, Weight
 from icarus_local.errors import IcarusError, RequestError
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import TYPE_F32, TYPE_I32, load
-from icarus_local.ggml.prototypes import InitParams
 
 _RESERVE = 256 << 20  # bytes of a device's memory left to its driver, where layers are chosen and not asked for
 _N_PROBE_ROWS = 512  # llama.cpp asks for this many when it chooses a buffer
@@ -179,33 +180,10 @@ def _fit(device: Device, hp: Hyperparameters, needed: list[tuple[int, int]], ask
     return n, f"{n} {of}: with cache and adapters {took}" if n else f"0 {of}: it has {free >> 20} MiB free"
 
 
-class _Scratch:
-    """A few tensors without data, to ask devices what they compute."""
-
-    def __init__(self) -> None:
-        self._ggml = load()
-        self._context = self._ggml.ggml_init(
-            InitParams(mem_size=self._ggml.ggml_tensor_overhead() * 8, mem_buffer=None, no_alloc=True)
-        )
-
-    def tensor(self, kind: int, *shape: int) -> int:
-        return int(self._ggml.ggml_new_tensor(self._context, kind, len(shape), (ctypes.c_int64 * len(shape))(*shape)))
-
-    def __enter__(self) -> _Scratch:
-        return self
-
-    @property
-    def context(self) -> int:
-        return int(self._context)
-
-    def __exit__(self, *_: object) -> None:
-        self._ggml.ggml_free(self._context)
-
-
 def _takes_rows(device: Device, kind: int, width: int, n_rows: int) -> bool:
-    with _Scratch() as scratch:
+    with Context(8) as scratch:
         table, ids = scratch.tensor(kind, width, n_rows), scratch.tensor(TYPE_I32, 2)
-        return device.supports(load().ggml_get_rows(scratch.context, table, ids))
+        return device.supports(load().ggml_get_rows(scratch.handle, table, ids))
 
 
 def _repack_buffer_type(host: Device) -> int | None:
@@ -228,18 +206,18 @@ def _repack_buffer_type(host: Device) -> int | None:
 def _can_repack(host: Device, buffer_type: int, kind: int, shape: tuple[int, ...], use: str) -> bool:
     """Whether the CPU multiplies a weight of this type and shape out of its repacked memory."""
     ggml = load()
-    with _Scratch() as scratch:
+    with Context(8) as scratch:
         weight = scratch.tensor(kind, *shape)
         # The answer depends on the buffer that the weight lies in.
-        buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(scratch.context, buffer_type)
+        buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(scratch.handle, buffer_type)
         if not buffer:
             return False
         try:
             if use == EXPERTS:
                 rows, ids = scratch.tensor(TYPE_F32, shape[0], 1, 2), scratch.tensor(TYPE_I32, 1, 2)
-                op = ggml.ggml_mul_mat_id(scratch.context, weight, rows, ids)
+                op = ggml.ggml_mul_mat_id(scratch.handle, weight, rows, ids)
             else:
-                op = ggml.ggml_mul_mat(scratch.context, weight, scratch.tensor(TYPE_F32, shape[0], _N_PROBE_ROWS))
+                op = ggml.ggml_mul_mat(scratch.handle, weight, scratch.tensor(TYPE_F32, shape[0], _N_PROBE_ROWS))
             return bool(ggml.ggml_backend_dev_supports_op(host.handle, op))
         finally:
             ggml.ggml_backend_buffer_free(buffer)
@@ -269,7 +247,7 @@ def _repacked(
         key = (info.type, weight.shape, weight.use)
         if key not in answers:
             answers[key] = _can_repack(host, buffer_type, *key)
-        size = int(load().ggml_row_size(info.type, weight.shape[0])) * _n_rows(weight)
+        size = int(load().ggml_row_size(info.type, weight.shape[0])) * math.prod(weight.shape[1:])
         total += size
         if answers[key]:
             names.add(weight.name)
@@ -282,10 +260,3 @@ def _repacked(
         too_much = f"weights used where they are mapped: {n_bytes >> 20} MiB to repack them are too much"
         return frozenset(), 0, 0, too_much
     return frozenset(names), buffer_type, n_bytes, f"{n_bytes >> 20} MiB of weights repacked for the CPU"
-
-
-def _n_rows(weight: Weight) -> int:
-    rows = 1
-    for dim in weight.shape[1:]:
-        rows *= dim
-    return rows

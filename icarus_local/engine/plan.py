@@ -13,8 +13,8 @@ from icarus_local.engine.graph import Graph, GraphSpec
 from icarus_local.engine.kv import KV_TYPES, KvCache, kv_bytes_per_token
 from icarus_local.engine.placement import Needs, Placement
 from icarus_local.engine.weights import lora_places
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.library import STATUS_SUCCESS, load
-from icarus_local.ggml.prototypes import InitParams
 
 _EXPECTED_RANK = 16
 _EXPECTED_SLOTS = 4  # the zeros and up to three adapters
@@ -46,16 +46,13 @@ def _compute_bytes(file: BaseFile, n_ctx: int, kv_type: str, specs: list[GraphSp
     with ExitStack() as stack:
         buffer = ggml.ggml_backend_dev_buffer_from_host_ptr(host.handle, _NOWHERE, _NOWHERE_BYTES, 0)
         stack.callback(ggml.ggml_backend_buffer_free, buffer)
-        size = ggml.ggml_tensor_overhead() * (len(file.weights) + 2 * file.hp.n_layer)
-        context = ggml.ggml_init(InitParams(mem_size=size, mem_buffer=None, no_alloc=True))
-        stack.callback(ggml.ggml_free, context)
+        context = stack.enter_context(Context(len(file.weights) + 2 * file.hp.n_layer))
 
         def tensor(kind: int, *shape: int) -> int:
-            dims = (ctypes.c_int64 * len(shape))(*shape)
-            made = ggml.ggml_new_tensor(context, kind, len(shape), dims)
+            made = context.tensor(kind, *shape)
             status = ggml.ggml_backend_tensor_alloc(buffer, made, _NOWHERE)
             assert status == STATUS_SUCCESS
-            return int(made)
+            return made
 
         types = {weight.name: file.file.tensors[weight.source].type for weight in file.weights.values()}
         base = _Weights(file, {w.name: tensor(types[w.name], *w.shape) for w in file.weights.values()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy.typing as npt
 
 from icarus_local.engine.devices import check_memory
 from icarus_local.errors import IcarusError
+from icarus_local.ggml.context import Context
 from icarus_local.ggml.library import load
-from icarus_local.ggml.prototypes import InitParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class TensorGroup:
         self._ggml = load()
         self._specs = dict(specs)
         self._tensors: dict[str, int] = {}
-        self._contexts: list[int] = []
+        self._contexts: list[Context] = []
         self._buffers: list[int] = []
         self.n_bytes = 0
         for buffer_type, n_bytes in bytes_by_buffer_type(specs.values()).items():
@@ -73,13 +72,11 @@ class TensorGroup:
 
     def _allocate(self, buffer_type: int, what: str, hint: str) -> None:
         ggml, specs = self._ggml, {n: s for n, s in self._specs.items() if s.buffer_type == buffer_type}
-        size = ggml.ggml_tensor_overhead() * (len(specs) + 1)
-        context = ggml.ggml_init(InitParams(mem_size=size, mem_buffer=None, no_alloc=True))
+        context = Context(len(specs) + 1)
         self._contexts.append(context)
         for name, spec in specs.items():
-            dims = (ctypes.c_int64 * len(spec.shape))(*spec.shape)
-            self._tensors[name] = ggml.ggml_new_tensor(context, spec.kind, len(spec.shape), dims)
-        buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(context, buffer_type)
+            self._tensors[name] = context.tensor(spec.kind, *spec.shape)
+        buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(context.handle, buffer_type)
         if not buffer:
             raise IcarusError(f"the device has not enough memory for {what}", hint)
         self._buffers.append(buffer)
@@ -103,12 +100,10 @@ class TensorGroup:
         assert offset + data.nbytes <= self._specs[name].n_bytes
         self._ggml.ggml_backend_tensor_set(self._tensors[name], data.ctypes.data, offset, data.nbytes)
 
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> npt.NDArray[np.uint8]:
-        """Copies `size` bytes (default: all from `offset` on) out of a tensor."""
-        total = self._specs[name].n_bytes
-        data = np.empty(total - offset if size is None else size, np.uint8)
-        assert offset + data.nbytes <= total
-        self._ggml.ggml_backend_tensor_get(self._tensors[name], data.ctypes.data, offset, data.nbytes)
+    def read(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor."""
+        data = np.empty(self._specs[name].n_bytes, np.uint8)
+        self._ggml.ggml_backend_tensor_get(self._tensors[name], data.ctypes.data, 0, data.nbytes)
         return data
 
     def close(self) -> None:
@@ -116,5 +111,5 @@ class TensorGroup:
         for buffer in self._buffers:
             self._ggml.ggml_backend_buffer_free(buffer)
         for context in self._contexts:
-            self._ggml.ggml_free(context)
+            context.close()
         self._buffers, self._contexts, self._tensors = [], [], {}

@@ -18,11 +18,9 @@ size_t ggml_graph_overhead_custom(size_t size, bool grads)
 size_t ggml_row_size(enum ggml_type type, int64_t ne)
 const char * ggml_type_name(enum ggml_type type)
 int64_t ggml_nelements(const struct ggml_tensor * tensor)
-size_t ggml_nbytes(const struct ggml_tensor * tensor)
 struct ggml_context * ggml_init(struct ggml_init_params params)
 void ggml_free(struct ggml_context * ctx)
 struct ggml_tensor * ggml_new_tensor(struct ggml_context * ctx, enum ggml_type type, int n_dims, const int64_t * ne)
-struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name)
 void ggml_set_input(struct ggml_tensor * tensor)
 void ggml_set_output(struct ggml_tensor * tensor)
 
@@ -57,7 +55,6 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
 struct ggml_tensor * ggml_view_1d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, size_t offset)
 struct ggml_tensor * ggml_view_2d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, size_t nb1, size_t offset)
 struct ggml_tensor * ggml_view_3d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset)
-struct ggml_tensor * ggml_view_4d(struct ggml_context * ctx, struct ggml_tensor * a, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset)
 struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tensor * a)
 struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor * a, int axis0, int axis1, int axis2, int axis3)
 
@@ -77,7 +74,6 @@ ggml_backend_buffer_t ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_conte
 
 ggml_backend_buffer_type_t ggml_backend_dev_buffer_type(ggml_backend_dev_t device)
 ggml_backend_buffer_t ggml_backend_dev_buffer_from_host_ptr(ggml_backend_dev_t device, void * ptr, size_t size, size_t max_tensor_size)
-size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft)
 const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft)
 ggml_backend_dev_t ggml_backend_dev_by_type(enum ggml_backend_dev_type type)
 size_t ggml_backend_dev_count(void)

@@ -14,6 +14,7 @@ from icarus_local.chat.agents import Agent, base_agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, TextDelta
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
+from icarus_local.chat.speculation import PromptLookup
 from icarus_local.chat.worker import Worker
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, ContextFullError, RequestError
@@ -36,13 +37,16 @@ def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
     ]
 
 
-def make_session(tiny: Tiny, agents: list[Agent], stack: ExitStack, n_ctx: int = 1024) -> Session:
+def make_session(
+    tiny: Tiny, agents: list[Agent], stack: ExitStack, n_ctx: int = 1024, speculate: bool | None = None
+) -> Session:
     engine = stack.enter_context(Engine(tiny.path, n_ctx=n_ctx, kv_type="f32"))
     tokenizer = Tokenizer(tiny.path)
     stack.callback(tokenizer.close)
     assert tokenizer.template_source is not None
     template = ChatTemplate(tokenizer.template_source, tokenizer)
-    return Session(engine, tokenizer, template, make_ready(agents, engine, tokenizer.sha256, template.sha256), "sys")
+    ready = make_ready(agents, engine, tokenizer.sha256, template.sha256)
+    return Session(engine, tokenizer, template, ready, "sys", speculate=speculate)
 
 
 @pytest.fixture
@@ -254,3 +258,44 @@ def test_a_prompt_that_was_stopped_counts_what_was_encoded(session: Session) -> 
     session.engine.cancel()
     (answer,) = done(list(session.ask("question", ["a"])))
     assert (answer.reused, answer.encoded, answer.generated, answer.kv_bytes) == (0, 0, 0, 0)
+
+
+def test_drafts_change_nothing_of_a_conversation(
+    tiny: Tiny, agents: list[Agent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends by length, by a stop string within drafted tokens, and by a stop in the middle; greedy and sampled."""
+    monkeypatch.setattr("icarus_local.chat.speculation._LEAST_GAIN", 0.0)
+    longer = [agent.model_copy(update={"max_tokens": 40}) for agent in agents]
+    with ExitStack() as stack:
+        free = done(list(make_session(tiny, longer, stack).ask("one", ["a"])))[0].text
+        stopping = longer[0].model_copy(update={"name": "s", "stop": (free[11:14],)})
+
+        def converse(drafts: bool) -> tuple[list[AnswerDone], list[int], Session]:
+            session = make_session(tiny, [*longer, stopping], stack, speculate=None if drafts else False)
+            answers = [
+                answer for names in (["a", "b"], ["s"], ["base", "a"]) for answer in done(list(session.ask("q", names)))
+            ]
+            return answers, session.engine.cells.tokens(session.sequence).tolist(), session
+
+        plain, tokens, _ = converse(drafts=False)
+
+        def draft(lookup: PromptLookup, n: int) -> list[int]:
+            """What will be said, with a wrong token now and then."""
+            start = len(lookup._tokens)
+            return [5 if i % 9 == 4 else token for i, token in enumerate(tokens[start : start + n], start)]
+
+        monkeypatch.setattr(PromptLookup, "draft", draft)
+        drafted, drafted_tokens, session = converse(drafts=True)
+        assert drafted_tokens == tokens
+        for before, after in zip(plain, drafted, strict=True):
+            assert (after.text, after.finish_reason) == (before.text, before.finish_reason)
+            assert (after.reused, after.encoded, after.generated) == (before.reused, before.encoded, before.generated)
+            assert (after.accepted > 0) == (after.agent != "base")
+        assert {answer.finish_reason for answer in drafted} == {"stop", "length"}
+        agree(session)
+        # Stopped by the one who listens, with drafted tokens in the cache.
+        events = session.ask("and now?", ["a"])
+        for _, event in zip(range(8), events, strict=False):
+            assert not isinstance(event, AnswerDone)
+        del events
+        assert session.engine.cells.n_used == session.engine.cells.length(session.sequence)

@@ -13,10 +13,10 @@ from icarus_local.engine.adapter_file import read_adapter
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.oracle import Oracle
 from tests.agents import add_agents, convert
-from tests.gguf_files import quantised
+from tests.gguf_files import quantised, rewritten
 from tests.relatives import VARIANTS, WINDOW, relative
 from tests.test_relatives import EXACT, GELU_TABLE, TOKENS
-from tests.tiny import Tiny
+from tests.tiny import Tiny, tiny_llama
 
 N_CTX = {"phi3-longrope-short": 512}
 PROMPT = 3 * WINDOW - 20  # past the window, and more than the tokens of a step
@@ -97,3 +97,16 @@ def test_decoder_rows_are_the_references(models: Callable[[str], Tiny], variant:
     assert difference <= bound
     # What the bound is for: a LoRA applied the ordinary way.
     assert float(np.abs(np.stack(ours) - ordinary[19:]).max()) > 5 * bound
+
+
+def test_layers_that_a_prompt_never_reaches_take_no_input(models: Callable[[str], Tiny], tmp_path: Path) -> None:
+    # Encoding ends at the last layer's K and V: here no other layer has its kind of mask, or any.
+    pattern = {"gemma3.attention.sliding_window_pattern": [True] * 6 + [False]}
+    lone = tiny_llama(tmp_path, n_layer=1).path
+    for path in (rewritten(models("gemma3").path, tmp_path / "last.gguf", pattern), lone):
+        with Engine(path, n_ctx=256, n_threads=1) as engine, Oracle(path, 256, 1) as oracle:
+            sequence = engine.cells.create()
+            engine.forward(encode=[(sequence, TOKENS[:50])])
+            theirs = oracle.prefill(TOKENS[:51])[-1]
+            ours = engine.forward(encode=[(sequence, [TOKENS[50]])], decode=[(sequence, None)]).decoder[0]
+            assert np.allclose(ours, theirs, atol=0.05)
