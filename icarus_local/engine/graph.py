@@ -77,7 +77,7 @@ class Graph:
         self.spec, self._split, self._ggml = spec, split, load()
         self._base, self._kv, self._bank, self._hp, self._arch = base, kv, bank, base.hp, base.hp.arch
         hp = self._hp
-        per_layer = _NODES_PER_LAYER + _NODES_PER_LAYER_AND_RUN * sum(len(use.runs) for use in spec.loras)
+        per_layer = _NODES_PER_LAYER + _NODES_PER_LAYER_AND_RUN * sum(max(1, len(use.runs)) for use in spec.loras)
         self.n_nodes = (
             (per_layer + _NODES_PER_EXPERT * hp.n_expert_used) * hp.n_layer + 64 + 12 * spec.n_decode * spec.verify
         )
