@@ -45,7 +45,7 @@ def main() -> None:
     with ExitStack() as stack:
 
         def make_session() -> Session:
-            return open_session(options, stack)[0]
+            return open_session(options, stack).session
 
         worker = stack.enter_context(Worker(make_session))
         asyncio.run(_shoot(worker, Path(__file__).with_name("chat.svg")))

@@ -44,5 +44,9 @@ class TemplateError(IcarusError):
     """A chat template is broken or cannot serve this conversation."""
 
 
+class StateError(IcarusError):
+    """A saved KV state is damaged, or of another base, type or version."""
+
+
 class CancelledError(IcarusError):
     """The step was stopped by a call to `cancel`; the cache holds the last whole token."""

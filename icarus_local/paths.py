@@ -17,3 +17,15 @@ def cache_dir() -> Path:
     """What can be computed again."""
     home = os.environ.get("ICARUS_HOME")
     return Path(home).expanduser() / "cache" if home else platformdirs.user_cache_path(_APP, appauthor=False)
+
+
+def state_dir() -> Path:
+    """What must not be lost: conversations."""
+    home = os.environ.get("ICARUS_HOME")
+    return Path(home).expanduser() / "state" if home else platformdirs.user_state_path(_APP, appauthor=False)
+
+
+def config_dir() -> Path:
+    """What a person wrote: agents of their own."""
+    home = os.environ.get("ICARUS_HOME")
+    return Path(home).expanduser() / "config" if home else platformdirs.user_config_path(_APP, appauthor=False)

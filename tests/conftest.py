@@ -15,6 +15,15 @@ from tests.tiny import Tiny, tiny_llama
 DESIGN = Path(__file__).parent.parent / "docs" / "design.md"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Neither reads the agents of whoever runs the tests nor saves conversations among theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The embedded base; its package is part of what `make test` installs."""

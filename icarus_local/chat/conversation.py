@@ -31,7 +31,7 @@ class Conversation:
 
     def __init__(self, template: ChatTemplate, system: str = DEFAULT_SYSTEM) -> None:
         self._template = template
-        # Where the template knows no system message, the person's first message opens with it.
+        # Where the template refuses, loses or moves a system message, the person's first message opens with it.
         self._folded = system if system and not template.accepts_system else ""
         self.turns: tuple[Turn, ...] = (Turn("system", system),) if system and not self._folded else ()
         self.end_of_turn = template.end_of_turn

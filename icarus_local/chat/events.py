@@ -33,6 +33,7 @@ class AnswerDone:
         generated: tokens of the answer, its end of turn not counted.
         ttft_s: seconds from the turn's beginning to its first token. tok_s: tokens per second after that one.
         kv_bytes: K and V of this conversation. kv_bytes_separate: what one cache per agent would take.
+        notice: what the person should be told with this answer, or "".
         drafted: tokens that were guessed ahead from the conversation. accepted: of these, those that were said.
     """
 
@@ -48,6 +49,7 @@ class AnswerDone:
     kv_bytes_separate: int
     drafted: int = 0
     accepted: int = 0
+    notice: str = ""
 
 
 Event = AnswerStarted | TextDelta | AnswerDone

@@ -14,6 +14,7 @@ def figures(done: AnswerDone) -> str:
         f"{stopped}; "
         f"first token {done.ttft_s * 1000:.0f} ms, {done.tok_s:.1f} tok/s; "
         f"KV {_mib(done.kv_bytes)} in one cache, {_mib(done.kv_bytes_separate)} in separate ones]"
+        f"{f' {done.notice}' if done.notice else ''}"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -32,8 +32,12 @@ class Session:
         *,
         speculate: bool | None = None,
     ) -> None:
-        """Begins an empty conversation; `speculate` None drafts where that changes no bit of any answer."""
+        """Begins an empty conversation; `speculate` None drafts where that changes no bit of any answer.
+
+        `on_change`, an attribute, is called after every change of the conversation.
+        """
         self._speculate = speculate
+        self.on_change: Callable[[], None] | None = None
         self.engine, self.agents = engine, tuple(agents)
         self._tokenizer = tokenizer
         self.conversation = Conversation(template, system)
@@ -63,6 +67,7 @@ class Session:
         speakers = [self.agent(name) for name in names] or list(self.agents)
         before = self.conversation.turns
         self.conversation.ask(text)
+        self._changed()
         answered = False
         try:
             for speaker in speakers:
@@ -78,6 +83,11 @@ class Session:
             # Also when the caller stops listening, or a fault ends the turn.
             if not answered:
                 self.conversation.turns = before
+                self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _answer(self, speaker: ReadyAgent) -> Iterator[Event]:
         before = self.conversation.turns
@@ -90,6 +100,7 @@ class Session:
                 self.conversation.answer(speaker.name, tokens)
             else:
                 self.conversation.turns = before
+            self._changed()
 
     def _generate(self, speaker: ReadyAgent, prompt: list[int], tokens: list[int]) -> Iterator[Event]:
         agent, start = speaker.agent, time.perf_counter()
@@ -147,6 +158,7 @@ class Session:
             tok_s=(len(tokens) - 1) / seconds if len(tokens) > 1 else 0.0,
             drafted=source.drafted,
             accepted=source.accepted,
+            notice=speaker.change_on_disk(),
             kv_bytes=kv_bytes,
             kv_bytes_separate=kv_bytes * len(self.agents),
         )

@@ -16,7 +16,8 @@ from icarus_local.bench.drafts import DraftReport, measure
 from icarus_local.bench.step import AGENTS, ROOM, StepBench, StepReport
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
-from icarus_local.cli.chat import choose_agents, load_template
+from icarus_local.cli.agents import choose_agents, locate_adapter
+from icarus_local.cli.chat import load_template
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import RequestError
 from icarus_local.text.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ def _step_table(report: StepReport) -> str:
 
 def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: bool) -> None:
     """Measures and prints what drafts gain on an answer that repeats a file."""
-    agents = choose_agents(agent, None)
+    agents = choose_agents(agent)
     if len(agents) != 1:
         raise RequestError(f"{len(agents)} agents are named, and one is measured", "Give one name with --agent")
     chosen = agents[0]
@@ -77,7 +78,7 @@ def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: 
         tokenizer = Tokenizer(engine.base.path)
         stack.callback(tokenizer.close)
         template, _ = load_template(None, tokenizer)
-        ready = make_ready([chosen], engine, tokenizer.sha256, template.sha256, False)
+        ready = make_ready([chosen], engine, locate_adapter, tokenizer.sha256, template.sha256)
 
         if ready[0].adapter_id is None:
             raise RequestError(

@@ -6,24 +6,25 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from icarus_local.chat.address import split_address
-from icarus_local.chat.agents import BASE_NAME, Agent, base_agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
 from icarus_local.chat.figures import figures, printable
+from icarus_local.chat.keeper import Keeper
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
+from icarus_local.chat.store import SavedTurn, Store
 from icarus_local.chat.worker import Worker
+from icarus_local.cli.agents import choose_agents, locate_adapter
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import IcarusError, RequestError
+from icarus_local.paths import state_dir
 from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
 
@@ -40,6 +41,9 @@ class ChatOptions:
     plain: bool
     as_json: bool
     drafts: bool | None = None
+    agents_file: Path | None = None
+    resume: str | None = None
+    save: bool = True
 
     @property
     def on_a_screen(self) -> bool:
@@ -47,41 +51,6 @@ class ChatOptions:
         # Textual draws on stderr.
         on_terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
         return on_terminal and not self.plain and not self.as_json
-
-
-def choose_agents(names: str, max_tokens: int | None) -> list[Agent]:
-    """The agents of a comma-separated list: names from the catalog, or NAME=FILE.gguf for an adapter of one's own.
-
-    Raises:
-        RequestError: an unknown name, with the known ones; a name that no agent can have.
-    """
-    known = {BASE_NAME: base_agent(), **{agent.name: agent for agent in _catalog()}}
-    changes: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
-    chosen = []
-    for part in names.split(","):
-        name, given, file = (text.strip() for text in part.partition("="))
-        if given and name not in known:
-            known[name] = _new_agent(name)
-        if name not in known:
-            raise RequestError(f"there is no agent {name!r}", f"Known are {', '.join(known)}, or give NAME=FILE.gguf")
-        own = {"adapter": Path(file).expanduser()} if given else {}
-        chosen.append(known[name].model_copy(update={**changes, **own}))
-    return chosen
-
-
-def _new_agent(name: str) -> Agent:
-    try:
-        return Agent(name=name)
-    except ValidationError as error:
-        raise RequestError(f"{name!r} cannot be an agent's name", "Use letters, digits, _ and -") from error
-
-
-def _catalog() -> list[Agent]:
-    try:
-        from icarus_models.catalog import agents
-    except ImportError:
-        return []
-    return agents()
 
 
 def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate, str | None]:
@@ -97,41 +66,72 @@ def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate
     return template, f"this base has no chat template; {template.name} is used (give --chat-template FILE for another)"
 
 
-def open_session(options: ChatOptions, stack: ExitStack) -> tuple[Session, list[str]]:
-    """Loads base, template and agents; `stack` closes them. Also gives what the person should be told."""
-    agents = choose_agents(options.agents, options.max_tokens)
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session, what was said in it before, and what the person should be told."""
+
+    session: Session
+    before: list[str]
+    notices: list[str]
+
+
+def open_session(options: ChatOptions, stack: ExitStack) -> OpenSession:
+    """Loads base, template and agents, and a saved conversation where one goes on; `stack` closes them."""
+    agents = choose_agents(options.agents, options.max_tokens, options.agents_file)
     engine = stack.enter_context(options.engine.open())
     tokenizer = Tokenizer(engine.base.path)
     stack.callback(tokenizer.close)
     template, notice = load_template(options.chat_template, tokenizer)
-    ready = make_ready(agents, engine, tokenizer.sha256, template.sha256, options.instruction_only)
+    ready = make_ready(
+        agents, engine, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=options.instruction_only
+    )
     notices = [*engine.notices, *([notice] if notice else [])]
     for agent in ready:
         notices += agent.notices
     if options.drafts and not engine.verifies_exactly:
         notices.append("with drafts, steps of several tokens round otherwise here: answers may differ by that")
-    return Session(engine, tokenizer, template, ready, speculate=options.drafts), notices
+    session, before = Session(engine, tokenizer, template, ready, speculate=options.drafts), []
+    if options.save:
+        keeper = stack.enter_context(Keeper(Store(sessions_folder()), session, tokenizer, options.resume))
+        before, notices = history(keeper.turns), [*notices, *keeper.notices]
+    return OpenSession(session, before, notices)
+
+
+def sessions_folder() -> Path:
+    """Where conversations are saved."""
+    return state_dir() / "sessions"
+
+
+def history(turns: Sequence[SavedTurn]) -> list[str]:
+    """What was said before, a text for each turn, as it is shown when a conversation goes on."""
+    return [
+        f"{'you' if turn.speaker == 'user' else turn.speaker}: {turn.text}"
+        for turn in turns
+        if turn.speaker != "system"
+    ]
 
 
 def run_chat(options: ChatOptions) -> None:
     """Runs the chat until the input ends."""
-    notices: list[str] = []
+    opened: list[OpenSession] = []
     with ExitStack() as stack:
 
         def make_session() -> Session:
-            session, found = open_session(options, stack)
-            notices.extend(found)
-            return session
+            opened.append(open_session(options, stack))
+            return opened[0].session
 
         worker = stack.enter_context(Worker(make_session))
+        before, notices = opened[0].before, opened[0].notices
         if options.on_a_screen:
             from icarus_tui.app import run_tui
 
-            run_tui(worker, notices, worker.session.engine.n_ctx)
+            run_tui(worker, [*before, *notices], worker.session.engine.n_ctx)
             return
+        _never_fail_on_encoding()
+        for text in before:
+            click.echo(f"{printable(text)}\n", err=True)
         for notice in notices:
             click.echo(f"icarus-local: {notice}", err=True)
-        _never_fail_on_encoding()
         interactive = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
         answered = [_answer(worker, line, options.as_json) for line in _lines(interactive)]
     if not interactive and not all(answered):

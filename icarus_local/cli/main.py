@@ -10,6 +10,7 @@ import click
 from icarus_local import __version__
 from icarus_local.cli.engine_options import EngineOptions, engine_options
 from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
+from icarus_local.cli.models import models
 
 
 @click.group("icarus-local", cls=CommandGroup, context_settings=CONTEXT_SETTINGS)
@@ -19,13 +20,22 @@ def main(debug: bool) -> None:
     """Several specialist agents on one machine over one shared KV cache."""
 
 
+main.add_command(models)
+
+
+_AGENTS_FILE = click.option(
+    "--agents-file", type=click.Path(path_type=Path), help="TOML with more agents, or others of these names."
+)
+
+
 @main.command()
 @click.option(
     "--agents",
     default="coder,reviewer",
     show_default=True,
-    help="Who answers, in this order: names of the catalog, `base` for the base model, NAME=FILE.gguf for an adapter.",
+    help="Who answers, in this order: names of `icarus-local agents`, or NAME=FILE.gguf for an adapter of one's own.",
 )
+@_AGENTS_FILE
 @engine_options
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer. [default: the agent's own]")
 @click.option("--chat-template", type=click.Path(path_type=Path), help="Jinja file to use instead of the base's own.")
@@ -35,6 +45,14 @@ def main(debug: bool) -> None:
     default=None,
     help="Guess tokens ahead from the conversation. [default: where that changes no bit of an answer]",
 )
+@click.option(
+    "--resume",
+    is_flag=False,
+    flag_value="",
+    metavar="[ID]",
+    help="Go on with a saved conversation, the latest where no ID is given.",
+)
+@click.option("--no-save", "save", flag_value=False, default=True, help="Leave nothing of this conversation on disk.")
 @click.option("--plain", is_flag=True, help="Read lines and stream answers, on a terminal too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per answer on stdout.")
 def chat(**options: Any) -> None:
@@ -54,6 +72,16 @@ def doctor(engine: EngineOptions) -> None:
     from icarus_local.cli.doctor import run_doctor
 
     run_doctor(engine)
+
+
+@main.command()
+@_AGENTS_FILE
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
+def agents(agents_file: Path | None, as_json: bool) -> None:
+    """List the agents: the base, the shipped ones, those of your own folder, and those of a file."""
+    from icarus_local.cli.agents import run_agents
+
+    run_agents(agents_file, as_json)
 
 
 @main.group()
@@ -99,3 +127,48 @@ def drafts(engine: EngineOptions, **options: Any) -> None:
     from icarus_local.cli.bench import run_bench_drafts
 
     run_bench_drafts(engine, **options)
+
+
+@main.group()
+def sessions() -> None:
+    """Saved conversations. An ID may be cut short; `icarus-local chat --resume ID` goes on with one."""
+
+
+@sessions.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def list_sessions(as_json: bool) -> None:
+    """List them, the latest first."""
+    from icarus_local.cli.sessions import run_list
+
+    run_list(as_json)
+
+
+@sessions.command("show")
+@click.argument("session", metavar="ID")
+def show_session(session: str) -> None:
+    """Print what was said."""
+    from icarus_local.cli.sessions import run_show
+
+    run_show(session)
+
+
+@sessions.command("export")
+@click.argument("session", metavar="ID")
+@click.option(
+    "--format", "form", type=click.Choice(["md", "jsonl"]), default="md", show_default=True, help="Of the text."
+)
+def export_session(session: str, form: str) -> None:
+    """Print a conversation as Markdown, or as one JSON object a turn."""
+    from icarus_local.cli.sessions import run_export
+
+    run_export(session, form)
+
+
+@sessions.command("rm")
+@click.argument("ids", metavar="ID…", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove_sessions(ids: tuple[str, ...], yes: bool) -> None:
+    """Remove conversations, their KV states included."""
+    from icarus_local.cli.sessions import run_remove
+
+    run_remove(ids, yes)

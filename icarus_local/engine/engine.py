@@ -6,7 +6,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -381,11 +381,39 @@ class Engine:
         self._flag[0] = b"\0"
 
     def kv_bytes(self, sequence: int) -> bytes:
-        """K and V of a sequence's cells, in order of layer (K, then V) and position; for comparing and saving."""
+        """K and V of a sequence's cells, in order of layer (K, then V) and position; for comparing."""
+        return b"".join(rows.tobytes() for rows in self.kv_rows(sequence).values())
+
+    def kv_rows(self, sequence: int) -> dict[str, npt.NDArray[np.uint8]]:
+        """K and V of a sequence: "k.LAYER" and "v.LAYER" -> [length, bytes of a row] uint8, in order of position."""
         self._check_open()
         cells = self.cells.cells(sequence)
-        rows = (self._kv.read(part, layer, cells) for layer in range(self.base.hp.n_layer) for part in "kv")
-        return b"".join(part.tobytes() for part in rows)
+        layers = range(self.base.hp.n_layer)
+        return {f"{part}.{layer}": self._kv.read(part, layer, cells) for layer in layers for part in "kv"}
+
+    def restore(self, tokens: npt.NDArray[np.int32], rows: Mapping[str, npt.NDArray[np.uint8]]) -> int:
+        """A new sequence with the K and V that `kv_rows` gave for these tokens; nothing is computed.
+
+        Args:
+            tokens: [length] int32. rows: as of `kv_rows`, of the same base and type of cache.
+
+        Raises:
+            RequestError: tokens or rows that cannot be this engine's. ContextFullError: no room. Nothing has changed.
+        """
+        self._check_open()
+        shape = (len(tokens), self.kv_bytes_per_token // (2 * self.base.hp.n_layer))
+        names = [f"{part}.{layer}" for layer in range(self.base.hp.n_layer) for part in "kv"]
+        if set(rows) != set(names) or any(rows[name].shape != shape for name in names):
+            raise RequestError("the rows are not those of this base and type of cache")
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.base.hp.n_vocab:
+            raise RequestError(f"a token id is outside the vocabulary of {self.base.hp.n_vocab} tokens")
+        cells = self.cells.reserve(len(tokens))
+        for name in names:
+            part, layer = name.split(".")
+            self._kv.write(part, int(layer), cells, rows[name])
+        sequence = self.cells.create()
+        self.cells.commit(sequence, tokens.tolist(), cells)
+        return sequence
 
     def close(self) -> None:
         """Frees everything; may be called twice."""

@@ -122,6 +122,15 @@ class KvCache:
         rows = self._group.read(f"{part}.{layer}").reshape(self.n_cells, -1)
         return rows[cells]
 
+    def write(self, part: str, layer: int, cells: npt.NDArray[np.int64], rows: npt.NDArray[np.uint8]) -> None:
+        """Puts what `read` gave into other cells; rows [cells, bytes of a row]."""
+        size = rows.shape[1]
+        # Cells that follow each other are written at once: the lowest free come first, so most do.
+        for run in np.split(np.arange(len(cells)), np.flatnonzero(np.diff(cells) != 1) + 1):
+            if len(run):
+                data = np.ascontiguousarray(rows[run[0] : run[-1] + 1])
+                self._group.write(f"{part}.{layer}", data, int(cells[run[0]]) * size)
+
     def close(self) -> None:
         """Frees the memory; may be called twice."""
         self._group.close()

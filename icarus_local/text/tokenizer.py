@@ -8,10 +8,11 @@ import os
 from pathlib import Path
 
 from icarus_local.errors import ModelFileError, RequestError
+from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import load_llama
 from icarus_local.ggml.vocabulary import check_vocabulary
 
-_ATTR_UNKNOWN, _ATTR_CONTROL, _ATTR_USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+_ATTR_UNKNOWN, _ATTR_CONTROL, _ATTR_USER_DEFINED, _ATTR_STRIPS_RIGHT = 1 << 0, 1 << 3, 1 << 4, 1 << 8
 
 
 class Tokenizer:
@@ -21,6 +22,9 @@ class Tokenizer:
         n_vocab: number of token ids.
         controls: text of each control token -> id; only a template may emit these.
         user_defined: texts of USER_DEFINED tokens, which stay one token even in plain text.
+        bos, eos: their ids; None where the file has none.
+        adds_bos: whether a text begins with BOS; `encode` leaves it to the template.
+        strips_right: control tokens that swallow the white space behind them (Phi-3's).
         sha256: over token texts and types: two files with this in common give the same ids.
         template_source: the file's Jinja chat template, or None.
     """
@@ -45,21 +49,31 @@ class Tokenizer:
         self.n_vocab = int(self._llama.llama_vocab_n_tokens(self._vocab))
         raw = self._llama.llama_model_chat_template(self._model, None)
         self.template_source: str | None = raw.decode("utf-8", "replace") if raw else None
-        self.bos = self._special(self._llama.llama_vocab_bos)
-        self.eos = self._special(self._llama.llama_vocab_eos)
+        with GgufFile(path) as file:
+            named = [f"tokenizer.ggml.{kind}_token_id" in file for kind in ("bos", "eos")]
+        self.bos = self._special(self._llama.llama_vocab_bos, named[0])
+        self.eos = self._special(self._llama.llama_vocab_eos, named[1])
         self.controls: dict[str, int] = {}
         self.user_defined: list[str] = []
+        strips_right = set()
         attribute = self._llama.llama_vocab_get_attr
         for token in range(self.n_vocab):
             bits = attribute(self._vocab, token)
             if bits & (_ATTR_CONTROL | _ATTR_UNKNOWN):
                 self.controls[self._text(token)] = token
+                if bits & _ATTR_STRIPS_RIGHT:
+                    strips_right.add(token)
             elif bits & _ATTR_USER_DEFINED:
                 self.user_defined.append(self._text(token))
+        self.strips_right = frozenset(strips_right)
+        self.adds_bos = self.bos is not None and bool(self._llama.llama_vocab_get_add_bos(self._vocab))
 
-    def _special(self, getter: object) -> int | None:
+    def _special(self, getter: object, named: bool) -> int | None:
         token = int(getter(self._vocab))  # type: ignore[operator]
-        return token if token >= 0 else None
+        if token < 0:
+            return None
+        # Where the file names none libllama takes GPT-2's number 11, which is a word elsewhere.
+        return token if named or self._llama.llama_vocab_get_attr(self._vocab, token) & _ATTR_CONTROL else None
 
     def _text(self, token: int) -> str:
         return str(self._llama.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace"))

@@ -17,6 +17,8 @@ def test_figures_in_one_line() -> None:
     )
     drafted = AnswerDone("coder", "text", "stop", 10, 20, 30, 0.1234, 56.78, 3 << 20, 6 << 20, drafted=20, accepted=12)
     assert "30 generated (12 of them drafted); first" in figures(drafted)
+    told = AnswerDone("coder", "text", "stop", 1, 2, 3, 0.1, 5, 6, 7, notice="x.gguf has changed")
+    assert figures(told).endswith("] x.gguf has changed")
 
 
 @given(st.text())

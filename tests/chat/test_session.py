@@ -31,8 +31,8 @@ def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
     peft = add_agents(tiny.model, {"one": 0.3, "two": 0.3})
     files = {name: convert(peft, name, tiny.path, directory) for name in ("one", "two")}
     return [
-        Agent(name="a", adapter=files["one"], instruction="Be a.", max_tokens=12),
-        Agent(name="b", adapter=files["two"], max_tokens=9, sampling=Sampling(temperature=1.0, seed=4)),
+        Agent(name="a", adapter=str(files["one"]), instruction="Be a.", max_tokens=12),
+        Agent(name="b", adapter=str(files["two"]), max_tokens=9, sampling=Sampling(temperature=1.0, seed=4)),
         base_agent().model_copy(update={"max_tokens": 7}),
     ]
 
@@ -45,7 +45,7 @@ def make_session(
     stack.callback(tokenizer.close)
     assert tokenizer.template_source is not None
     template = ChatTemplate(tokenizer.template_source, tokenizer)
-    ready = make_ready(agents, engine, tokenizer.sha256, template.sha256)
+    ready = make_ready(agents, engine, Path, tokenizer.sha256, template.sha256)
     return Session(engine, tokenizer, template, ready, "sys", speculate=speculate)
 
 
@@ -232,12 +232,12 @@ def test_a_load_error_reaches_whoever_started_the_worker(tmp_path: Path) -> None
 def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[Agent], smollm2: Path) -> None:
     with Engine(smollm2, n_ctx=256) as engine:
         with pytest.raises(AdapterError, match=r"agent a: .*--instruction-only"):
-            make_ready(agents[:1], engine, "", "")
-        (ready,) = make_ready(agents[:1], engine, "", "", instruction_only=True)
+            make_ready(agents[:1], engine, Path, "", "")
+        (ready,) = make_ready(agents[:1], engine, Path, "", "", instruction_only=True)
         assert ready.adapter_id is None
         assert "speaks as the base" in ready.notices[0]
         with pytest.raises(RequestError, match="named twice"):
-            make_ready([base_agent(), base_agent()], engine, "", "")
+            make_ready([base_agent(), base_agent()], engine, Path, "", "")
 
 
 def test_closing_cancels_what_is_under_way_and_queued(tiny: Tiny, agents: list[Agent]) -> None:

@@ -44,7 +44,7 @@ def test_coder_answers_and_reviewer_reads_it_at_the_cost_of_the_handover() -> No
     assert reviewer["kv_bytes_separate"] == 2 * reviewer["kv_bytes"]
     assert set(coder) == {
         *("agent", "text", "finish_reason", "reused", "encoded", "generated"),
-        *("ttft_s", "tok_s", "kv_bytes", "kv_bytes_separate", "drafted", "accepted"),
+        *("ttft_s", "tok_s", "kv_bytes", "kv_bytes_separate", "drafted", "accepted", "notice"),
     }
 
 

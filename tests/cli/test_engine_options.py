@@ -97,7 +97,7 @@ def test_notices_of_the_engine_reach_the_person(tiny: Tiny, monkeypatch: pytest.
         as_json=False,
     )
     with ExitStack() as stack:
-        assert open_session(options, stack)[1] == ["this base is made up"]
+        assert open_session(options, stack).notices == ["this base is made up"]
     result = CliRunner().invoke(main, ["doctor", "--base", str(tiny.path)])
     assert "notice: this base is made up\n" in result.output
 

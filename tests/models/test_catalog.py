@@ -21,8 +21,8 @@ def test_agents_and_bases() -> None:
         assert agent.instruction.count(".") == 1
         assert agent.sampling.temperature == 0
         assert agent.adapter is not None
-        assert agent.adapter.is_absolute()
-        assert agent.adapter.suffix == ".gguf"
+        assert Path(agent.adapter).is_absolute()
+        assert agent.adapter.endswith(".gguf")
     (base,) = bases()
     assert base.path is None or base.path.stat().st_size == 98_362_432
 
