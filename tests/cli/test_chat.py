@@ -87,7 +87,7 @@ def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["chat", "--agents", "nobody"], "there is no agent 'nobody'. Known are base"),
-        (["chat", "--agents", "me=/no/such.gguf"], "agent me: /no/such.gguf is not a file"),
+        (["chat", "--agents", "me=/no/such.gguf"], "agent me: there is no adapter /no/such.gguf"),
         (["chat", "--agents", "=x.gguf"], "'' cannot be an agent's name"),
         (["chat", "--base", "/no/such.gguf"], "there is no file /no/such.gguf"),
         (["chat", "--agents", "base", "--n-ctx", "9999999"], "Give another --n-ctx"),
