@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -35,6 +36,7 @@ class Keeper:
         self._store, self._session, self._tokenizer = store, session, tokenizer
         self.turns: list[SavedTurn] = []
         self.notices: list[str] = []
+        self._failure: IcarusError | None = None
         with ExitStack() as stack:
             if resume is None:
                 agents = [ready.name for ready in session.agents]
@@ -66,8 +68,14 @@ class Keeper:
         self.notices.append(f"conversation {self.id} goes on: {session.engine.cells.length(restored)} tokens restored")
 
     def save(self) -> None:
-        """Writes what is new of the transcript."""
-        self._store.save(self.id, [self._saved(turn) for turn in self._session.conversation.turns])
+        """Writes what is new of the transcript. Where that fails the conversation goes on, and its end says so."""
+        try:
+            self._store.save(self.id, [self._saved(turn) for turn in self._session.conversation.turns])
+        except (OSError, sqlite3.Error) as error:
+            self._session.on_change = None
+            self._failure = IcarusError(
+                f"the end of conversation {self.id} is not saved: {error}", "Free some space, or see to the folder"
+            )
 
     def _saved(self, turn: Turn) -> SavedTurn:
         if isinstance(turn.content, str):
@@ -78,7 +86,7 @@ class Keeper:
         """Writes the KV state, or nothing where nothing was said, and lets go of the conversation.
 
         Raises:
-            IcarusError: the state cannot be written; the transcript is there all the same.
+            IcarusError: the state cannot be written, or not all of the transcript could.
         """
         session = self._session
         session.on_change = None
@@ -90,6 +98,8 @@ class Keeper:
                 return
             save_state(session.engine, session.sequence, self._store.state_file(self.id))
             self._store.trim(MAX_STATE_BYTES)
+            if self._failure is not None:
+                raise self._failure
         finally:
             self._stack.close()
 

@@ -25,6 +25,7 @@ from icarus_local.cli.agents import choose_agents, locate_adapter
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.paths import state_dir
+from icarus_local.text.sandbox import MAX_SIZE
 from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
 
@@ -57,7 +58,10 @@ def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate
     """The chat template to use, and a notice where neither the user nor the base gives one."""
     if file is not None:
         try:
-            return ChatTemplate(file.read_text("utf-8"), tokenizer, str(file)), None
+            with file.open("rb") as handle:
+                # No more than shows that it is too large: what is named may be a device.
+                source = handle.read(4 * MAX_SIZE + 1).decode("utf-8")
+            return ChatTemplate(source, tokenizer, str(file)), None
         except (OSError, UnicodeDecodeError) as error:
             raise IcarusError(f"the chat template {file} cannot be read: {error}") from error
     template = own_template(tokenizer.template_source, tokenizer)

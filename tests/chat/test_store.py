@@ -203,3 +203,12 @@ def test_nothing_said_leaves_nothing(world: World, tiny: Tiny) -> None:
         stack.enter_context(Keeper(world.store, session, tokenizer))
     assert world.store.sessions() == []
     assert sorted(file.name for file in world.store.folder.iterdir()) == ["sessions.db"]
+
+
+def test_a_full_disk_ends_the_saving_and_not_the_conversation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Store, "save", full)
+    with pytest.raises(IcarusError, match=r"is not saved: database or disk is full"):
+        world.talk("one", resume=None)
