@@ -33,15 +33,7 @@ async def _shoot(worker: Worker, target: Path) -> None:
 
 
 def main() -> None:
-    options = ChatOptions(
-        engine=EngineOptions(),
-        agents="coder,reviewer",
-        max_tokens=None,
-        chat_template=None,
-        instruction_only=False,
-        plain=False,
-        as_json=False,
-    )
+    options = ChatOptions(EngineOptions(), agents="coder,reviewer", save=False)
     with ExitStack() as stack:
 
         def make_session() -> Session:

@@ -16,7 +16,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from tests.tiny import CHATML, MERGES, Tiny, n_vocab, permute_rows, vocabulary
+from tests.tiny import Tiny, add_tokenizer, n_vocab, permute_rows
 
 Array = npt.NDArray[Any]
 
@@ -338,20 +338,6 @@ def add_experts(writer: gguf.GGUFWriter, config: Any) -> None:
     writer.add_expert_count(config.num_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-
-
-def add_tokenizer(writer: gguf.GGUFWriter) -> None:
-    """The tiny vocabulary."""
-    texts, types = vocabulary()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(texts)
-    writer.add_token_types(types)
-    writer.add_token_merges(list(MERGES))
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    writer.add_chat_template(CHATML)
 
 
 def tensors(model: Any, architecture: str) -> Iterator[tuple[str, Array]]:

@@ -100,6 +100,21 @@ def tiny_llama(
     return Tiny(model, path)
 
 
+def add_tokenizer(writer: gguf.GGUFWriter, template: str | None = CHATML) -> None:
+    """The tiny vocabulary's keys, and a chat template where one is given."""
+    texts, types = vocabulary()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(texts)
+    writer.add_token_types(types)
+    writer.add_token_merges(list(MERGES))
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    if template is not None:
+        writer.add_chat_template(template)
+
+
 def write_llama_gguf(
     path: Path, config: Any, weights: dict[str, npt.NDArray[Any]], name: str = "tiny", template: str | None = CHATML
 ) -> None:
@@ -117,17 +132,7 @@ def write_llama_gguf(
     writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
     writer.add_rope_freq_base(float(config.rope_parameters["rope_theta"]))
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    texts, types = vocabulary()
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(texts)
-    writer.add_token_types(types)
-    writer.add_token_merges(list(MERGES))
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(2)
-    writer.add_add_bos_token(False)
-    if template is not None:
-        writer.add_chat_template(template)
+    add_tokenizer(writer, template)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for key, weight in weights.items():
         target = names.get_name(key, try_suffixes=(".weight",))

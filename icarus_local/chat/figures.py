@@ -13,13 +13,14 @@ def figures(done: AnswerDone) -> str:
         f"[{done.agent}: {done.reused} tokens reused, {done.encoded} encoded, {done.generated} generated{drafted}"
         f"{stopped}; "
         f"first token {done.ttft_s * 1000:.0f} ms, {done.tok_s:.1f} tok/s; "
-        f"KV {_mib(done.kv_bytes)} in one cache, {_mib(done.kv_bytes_separate)} in separate ones]"
+        f"KV {mib(done.kv_bytes)} in one cache, {mib(done.kv_bytes_separate)} in separate ones]"
         f"{f' {done.notice}' if done.notice else ''}"
     )
 
 
-def _mib(n: int) -> str:
-    return f"{n / 2**20:.1f} MiB"
+def mib(n_bytes: int) -> str:
+    """Bytes as MiB."""
+    return f"{n_bytes / 2**20:.1f} MiB"
 
 
 def printable(text: str) -> str:

@@ -36,6 +36,7 @@ class Keeper:
         self._store, self._session, self._tokenizer = store, session, tokenizer
         self.turns: list[SavedTurn] = []
         self.notices: list[str] = []
+        self._known: list[tuple[Turn, SavedTurn]] = []
         self._failure: IcarusError | None = None
         with ExitStack() as stack:
             if resume is None:
@@ -70,7 +71,11 @@ class Keeper:
     def save(self) -> None:
         """Writes what is new of the transcript. Where that fails the conversation goes on, and its end says so."""
         try:
-            self._store.save(self.id, [self._saved(turn) for turn in self._session.conversation.turns])
+            turns = self._session.conversation.turns
+            # Only what is new is decoded: a conversation may be long, and this is the engine's thread.
+            before = {id(turn): saved for turn, saved in self._known}
+            self._known = [(turn, before.get(id(turn)) or self._saved(turn)) for turn in turns]
+            self._store.save(self.id, [saved for _, saved in self._known])
         except (OSError, sqlite3.Error) as error:
             self._session.on_change = None
             self._failure = IcarusError(

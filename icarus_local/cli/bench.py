@@ -14,13 +14,11 @@ import click
 
 from icarus_local.bench.drafts import DraftReport, measure
 from icarus_local.bench.step import AGENTS, ROOM, StepBench, StepReport
-from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
-from icarus_local.cli.agents import choose_agents, locate_adapter
-from icarus_local.cli.chat import load_template
+from icarus_local.cli.agents import choose_agents
+from icarus_local.cli.chat import load
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import RequestError
-from icarus_local.text.tokenizer import Tokenizer
 
 
 def run_bench_step(options: EngineOptions, contexts: Sequence[int], rank: int, repeats: int, as_json: bool) -> None:
@@ -72,24 +70,17 @@ def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: 
     agents = choose_agents(agent)
     if len(agents) != 1:
         raise RequestError(f"{len(agents)} agents are named, and one is measured", "Give one name with --agent")
-    chosen = agents[0]
     with ExitStack() as stack:
-        engine = stack.enter_context(options.open())
-        tokenizer = Tokenizer(engine.base.path)
-        stack.callback(tokenizer.close)
-        template, _ = load_template(None, tokenizer)
-        ready = make_ready([chosen], engine, locate_adapter, tokenizer.sha256, template.sha256)
-
-        if ready[0].adapter_id is None:
-            raise RequestError(
-                f"@{chosen.name} has no adapter: for the base nothing is drafted", "Give another --agent"
-            )
+        loaded = load(options, agents, stack)
+        (ready,) = loaded.agents
+        if ready.adapter_id is None:
+            raise RequestError(f"@{ready.name} has no adapter: for the base nothing is drafted", "Give another --agent")
 
         def make(drafts: bool) -> Session:
-            return Session(engine, tokenizer, template, ready, speculate=drafts)
+            return Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.agents, speculate=drafts)
 
-        report = measure(make, chosen.name, repeats)
-    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _draft_line(chosen.name, report))
+        report = measure(make, ready.name, repeats)
+    click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _draft_line(ready.name, report))
 
 
 def _draft_line(agent: str, report: DraftReport) -> str:

@@ -14,15 +14,17 @@ from pathlib import Path
 import click
 
 from icarus_local.chat.address import split_address
+from icarus_local.chat.agents import Agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
 from icarus_local.chat.figures import figures, printable
 from icarus_local.chat.keeper import Keeper
-from icarus_local.chat.roster import make_ready
+from icarus_local.chat.roster import ReadyAgent, make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.store import SavedTurn, Store
 from icarus_local.chat.worker import Worker
 from icarus_local.cli.agents import choose_agents, locate_adapter
 from icarus_local.cli.engine_options import EngineOptions
+from icarus_local.engine.engine import Engine
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.paths import state_dir
 from icarus_local.text.sandbox import MAX_SIZE
@@ -36,11 +38,11 @@ class ChatOptions:
 
     engine: EngineOptions
     agents: str
-    max_tokens: int | None
-    chat_template: Path | None
-    instruction_only: bool
-    plain: bool
-    as_json: bool
+    max_tokens: int | None = None
+    chat_template: Path | None = None
+    instruction_only: bool = False
+    plain: bool = False
+    as_json: bool = False
     drafts: bool | None = None
     agents_file: Path | None = None
     resume: str | None = None
@@ -71,6 +73,38 @@ def load_template(file: Path | None, tokenizer: Tokenizer) -> tuple[ChatTemplate
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """A base, what makes text of its ids, agents that are ready on it, and what the person should be told."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    agents: list[ReadyAgent]
+    notices: list[str]
+
+
+def load(
+    options: EngineOptions,
+    agents: Sequence[Agent],
+    stack: ExitStack,
+    chat_template: Path | None = None,
+    instruction_only: bool = False,
+) -> Loaded:
+    """Loads base, template and agents; `stack` closes them."""
+    engine = stack.enter_context(options.open())
+    tokenizer = Tokenizer(engine.base.path)
+    stack.callback(tokenizer.close)
+    template, notice = load_template(chat_template, tokenizer)
+    ready = make_ready(
+        agents, engine, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=instruction_only
+    )
+    notices = [*engine.notices, *([notice] if notice else [])]
+    for agent in ready:
+        notices += agent.notices
+    return Loaded(engine, tokenizer, template, ready, notices)
+
+
+@dataclass(frozen=True, slots=True)
 class OpenSession:
     """A session, what was said in it before, and what the person should be told."""
 
@@ -82,21 +116,13 @@ class OpenSession:
 def open_session(options: ChatOptions, stack: ExitStack) -> OpenSession:
     """Loads base, template and agents, and a saved conversation where one goes on; `stack` closes them."""
     agents = choose_agents(options.agents, options.max_tokens, options.agents_file)
-    engine = stack.enter_context(options.engine.open())
-    tokenizer = Tokenizer(engine.base.path)
-    stack.callback(tokenizer.close)
-    template, notice = load_template(options.chat_template, tokenizer)
-    ready = make_ready(
-        agents, engine, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=options.instruction_only
-    )
-    notices = [*engine.notices, *([notice] if notice else [])]
-    for agent in ready:
-        notices += agent.notices
-    if options.drafts and not engine.verifies_exactly:
+    loaded = load(options.engine, agents, stack, options.chat_template, options.instruction_only)
+    notices, before = loaded.notices, []
+    if options.drafts and not loaded.engine.verifies_exactly:
         notices.append("with drafts, steps of several tokens round otherwise here: answers may differ by that")
-    session, before = Session(engine, tokenizer, template, ready, speculate=options.drafts), []
+    session = Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.agents, speculate=options.drafts)
     if options.save:
-        keeper = stack.enter_context(Keeper(Store(sessions_folder()), session, tokenizer, options.resume))
+        keeper = stack.enter_context(Keeper(Store(sessions_folder()), session, loaded.tokenizer, options.resume))
         before, notices = history(keeper.turns), [*notices, *keeper.notices]
     return OpenSession(session, before, notices)
 

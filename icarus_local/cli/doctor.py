@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from icarus_local import __version__
+from icarus_local.chat.figures import mib
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.engine.devices import devices
 from icarus_local.engine.engine import Engine
@@ -63,14 +64,10 @@ def _show_memory(engine: Engine) -> None:
     used = engine.memory()
     adapter = adapter_bytes(engine.base.hp, _RANK)
     click.echo(
-        f"memory: {_mib(used['mapped'])} of weights mapped, {_mib(used['copied'])} copied; {_mib(used['cache'])} of "
-        f"cache for {engine.n_ctx} tokens; {_mib(used['compute'])} for computing; {_mib(adapter)} for each adapter of "
+        f"memory: {mib(used['mapped'])} of weights mapped, {mib(used['copied'])} copied; {mib(used['cache'])} of "
+        f"cache for {engine.n_ctx} tokens; {mib(used['compute'])} for computing; {mib(adapter)} for each adapter of "
         f"rank {_RANK} in F32"
     )
-
-
-def _mib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**20:.1f} MiB"
 
 
 def _gib(n_bytes: int) -> str:

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from icarus_local.chat.figures import printable
+from icarus_local.chat.figures import mib, printable
 from icarus_local.chat.store import SavedSession, SavedTurn, Store
 from icarus_local.cli.chat import history, sessions_folder
 
@@ -23,7 +23,7 @@ def run_list(as_json: bool) -> None:
             click.echo(json.dumps({**facts, "agents": saved.agents, "turns": saved.n_turns, "state_bytes": size}))
         else:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(saved.updated))
-            kept = f"{size / 2**20:.1f} MiB of KV" if size else "no KV"
+            kept = f"{mib(size)} of KV" if size else "no KV"
             click.echo(f"{saved.id}  {when}  {saved.n_turns:>3} turns  {kept:>16}  {printable(saved.title)}")
 
 

@@ -87,15 +87,7 @@ def test_notices_of_the_engine_reach_the_person(tiny: Tiny, monkeypatch: pytest.
         return engine
 
     monkeypatch.setattr(EngineOptions, "open", opened)
-    options = ChatOptions(
-        engine=EngineOptions(base=str(tiny.path), n_ctx=256),
-        agents="base",
-        max_tokens=None,
-        chat_template=None,
-        instruction_only=False,
-        plain=True,
-        as_json=False,
-    )
+    options = ChatOptions(EngineOptions(base=str(tiny.path), n_ctx=256), agents="base", plain=True)
     with ExitStack() as stack:
         assert open_session(options, stack).notices == ["this base is made up"]
     result = CliRunner().invoke(main, ["doctor", "--base", str(tiny.path)])

@@ -18,6 +18,7 @@ from icarus_local.engine.oracle import Oracle
 from icarus_local.errors import RequestError
 from tests import relatives
 from tests.agents import add_agents, convert
+from tests.engine.side_by_side import assert_llama_decodes_bits
 from tests.gguf_files import quantised
 from tests.relatives import GEMMA2, GEMMA3, N_CTX, WINDOW, Variant, relative
 from tests.tiny import Tiny, tiny_llama
@@ -64,20 +65,7 @@ def test_every_head_size_and_window_equals_llama_decode(
         Engine(path, n_ctx=512, kv_type=kv_type, repack=False, n_threads=1) as engine,
         Oracle(path, 512, 1, kv_type=kv_type) as oracle,
     ):
-        sequence = engine.cells.create()
-        ours = engine.forward(encode=[(sequence, TOKENS[:PROMPT])], encoder_logits=True).encoder
-        assert np.array_equal(ours, oracle.prefill(TOKENS[:PROMPT]))
-        for position in range(PROMPT, PROMPT + 6):
-            encode = [(sequence, [TOKENS[position]])]
-            ours = engine.forward(encode=encode, encoder_logits=True).encoder
-            assert np.array_equal(ours, oracle.decode([(TOKENS[position], position, 0)]))
-        oracle.copy_sequence(0, 1)
-        for position in range(PROMPT + 6, PROMPT + 12):
-            token = TOKENS[position]
-            step = engine.forward(encode=[(sequence, [token])], decode=[(sequence, None)], encoder_logits=True)
-            theirs = oracle.decode([(token, position, 0), (token, position, 1)])
-            assert np.array_equal(step.encoder[0], theirs[0])
-            assert np.array_equal(step.decoder, step.encoder)
+        assert_llama_decodes_bits(engine, oracle, TOKENS, n_prompt=PROMPT, n_single=6, n_dual=6)
 
 
 @pytest.mark.parametrize(("head", "rotations"), ROTATIONS.items())

@@ -11,6 +11,7 @@ import pytest
 
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.oracle import Oracle
+from tests.engine.side_by_side import assert_llama_decodes_bits
 from tests.gguf_files import quantised, rewritten
 from tests.tiny import Tiny
 
@@ -33,26 +34,14 @@ def oracle(smollm2: Path, engine: Engine) -> Iterator[Oracle]:
 def test_prefill_single_rows_and_dual_steps_equal_llama_decode(
     engine: Engine, oracle: Oracle, text_tokens: list[int], n_prompt: int
 ) -> None:
-    sequence = engine.cells.create()
-    prompt, single, dual = text_tokens[:n_prompt], text_tokens[n_prompt : n_prompt + 6], text_tokens[n_prompt + 6 :][:6]
     # 700 goes through in one step of 512 and one of 188 on both sides.
-    ours = engine.forward(encode=[(sequence, prompt)], encoder_logits=True).encoder
-    assert np.array_equal(ours, oracle.prefill(prompt))
-    for position, token in enumerate(single, n_prompt):
-        ours = engine.forward(encode=[(sequence, [token])], encoder_logits=True).encoder
-        assert np.array_equal(ours, oracle.decode([(token, position, 0)]))
-    oracle.copy_sequence(0, 1)
-    for position, token in enumerate(dual, n_prompt + 6):
-        step = engine.forward(encode=[(sequence, [token])], decode=[(sequence, None)], encoder_logits=True)
-        theirs = oracle.decode([(token, position, 0), (token, position, 1)])
-        assert np.array_equal(step.encoder[0], theirs[0])
-        assert np.array_equal(step.decoder, step.encoder)
+    ours = assert_llama_decodes_bits(engine, oracle, text_tokens, n_prompt=n_prompt, n_single=6, n_dual=6)
     # The comparison sees a change of one token, far from the end of the context.
-    changed = [*prompt[:7], prompt[8], *prompt[8:]]
+    prompt = text_tokens[:n_prompt]
+    changed = [*prompt[:7], prompt[7] + 1, *prompt[8:]]
     other = engine.cells.create()
     assert not np.array_equal(engine.forward(encode=[(other, changed)], encoder_logits=True).encoder[-1], ours[-1])
     engine.cells.drop(other)
-    engine.cells.drop(sequence)
 
 
 def test_a_lone_decoder_row_without_adapter_equals_the_encoder_row(engine: Engine, text_tokens: list[int]) -> None:
@@ -108,15 +97,8 @@ def test_every_variant_of_the_architecture_equals_llama_decode(tiny: Tiny, tmp_p
         path = quantised(path, tmp_path / "quantised.gguf", kind)
     tokens = np.random.default_rng(3).integers(3, 270, 60).tolist()
     with Engine(path, n_ctx=256) as engine, Oracle(path, 256, engine.n_threads) as oracle:
-        sequence = engine.cells.create()
-        ours = [engine.forward(encode=[(sequence, tokens[:50])], encoder_logits=True).encoder]
-        theirs = [oracle.prefill(tokens[:50])]
-        for position in range(50, 60):
-            step = [(sequence, [tokens[position]])]
-            ours.append(engine.forward(encode=step, encoder_logits=True).encoder)
-            theirs.append(oracle.decode([(tokens[position], position, 0)]))
-        assert np.array_equal(np.concatenate(ours), np.concatenate(theirs))
+        ours = assert_llama_decodes_bits(engine, oracle, tokens, n_prompt=50, n_single=10, n_dual=0)
         plain = Engine(tiny.path, n_ctx=256)
         other = plain.forward(encode=[(plain.cells.create(), tokens[:50])], encoder_logits=True).encoder
-        assert (variant == "plain F32") == np.array_equal(other, ours[0])
+        assert (variant == "plain F32") == np.array_equal(other, ours)
         plain.close()

@@ -15,6 +15,7 @@ from icarus_local.engine.oracle import Oracle
 from icarus_local.engine.weights import WEIGHT_TYPES
 from icarus_local.errors import ModelFileError
 from icarus_local.ggml.library import load
+from tests.engine.side_by_side import assert_llama_decodes_bits
 from tests.gguf_files import in_types, rewritten
 from tests.relatives import relative
 from tests.tiny import tiny_llama
@@ -45,22 +46,10 @@ def check(path: Path, repack: bool, dual: bool = True) -> frozenset[str]:
         Engine(path, n_ctx=256, repack=repack, n_threads=1) as engine,
         Oracle(path, 256, 1, repack=repack) as oracle,
     ):
-        sequence = engine.cells.create()
-        ours = engine.forward(encode=[(sequence, TOKENS[:PROMPT])], encoder_logits=True).encoder
-        assert np.isfinite(ours).all()
-        assert ours.std() > 1
-        assert np.array_equal(ours, oracle.prefill(TOKENS[:PROMPT]))
-        for position in range(PROMPT, PROMPT + 4):
-            token = TOKENS[position]
-            ours = engine.forward(encode=[(sequence, [token])], encoder_logits=True).encoder
-            assert np.array_equal(ours, oracle.decode([(token, position, 0)]))
-        oracle.copy_sequence(0, 1)
-        for position in range(PROMPT + 4, PROMPT + 8) if dual else ():
-            token = TOKENS[position]
-            step = engine.forward(encode=[(sequence, [token])], decode=[(sequence, None)], encoder_logits=True)
-            theirs = oracle.decode([(token, position, 0), (token, position, 1)])
-            assert np.array_equal(step.encoder[0], theirs[0])
-            assert np.array_equal(step.decoder, step.encoder)
+        n_dual = 4 if dual else 0
+        prompt = assert_llama_decodes_bits(engine, oracle, TOKENS, n_prompt=PROMPT, n_single=4, n_dual=n_dual)
+        assert np.isfinite(prompt).all()
+        assert prompt.std() > 1
         return engine.base.placement.repacked
 
 

@@ -13,6 +13,7 @@ from icarus_local.engine.adapter_file import read_adapter
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.oracle import Oracle
 from tests.agents import add_agents, convert
+from tests.engine.side_by_side import assert_llama_decodes_bits
 from tests.gguf_files import quantised, rewritten
 from tests.relatives import VARIANTS, WINDOW, relative
 from tests.test_relatives import EXACT, GELU_TABLE, TOKENS
@@ -43,13 +44,7 @@ def n_ctx(variant: str) -> int:
 def test_encoder_rows_are_llama_decodes(models: Callable[[str], Tiny], variant: str) -> None:
     path = models(variant).path
     with Engine(path, n_ctx=n_ctx(variant), repack=False) as engine, Oracle(path, n_ctx(variant), 2) as oracle:
-        sequence = engine.cells.create()
-        ours = engine.forward(encode=[(sequence, TOKENS[:PROMPT])], encoder_logits=True).encoder
-        assert np.array_equal(ours, oracle.prefill(TOKENS[:PROMPT]))
-        for position in range(PROMPT, PROMPT + 12):
-            step = [(sequence, [TOKENS[position]])]
-            ours = engine.forward(encode=step, encoder_logits=True).encoder
-            assert np.array_equal(ours, oracle.decode([(TOKENS[position], position, 0)]))
+        assert_llama_decodes_bits(engine, oracle, TOKENS, n_prompt=PROMPT, n_single=12, n_dual=0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -57,16 +52,8 @@ def test_dual_steps_are_llama_decodes_of_two_rows(models: Callable[[str], Tiny],
     # In F32 two rows go through another kernel than one, and K and V here are projected from the encoder's row alone.
     path = quantised(models(variant).path, tmp_path / "q4_1.gguf", "Q4_1")
     with Engine(path, n_ctx=n_ctx(variant), repack=False) as engine, Oracle(path, n_ctx(variant), 2) as oracle:
-        sequence = engine.cells.create()
-        engine.forward(encode=[(sequence, TOKENS[:PROMPT])])
-        oracle.prefill(TOKENS[:PROMPT])
-        oracle.copy_sequence(0, 1)
-        for position in range(PROMPT, len(TOKENS)):
-            token = TOKENS[position]
-            dual = engine.forward(encode=[(sequence, [token])], decode=[(sequence, None)], encoder_logits=True)
-            theirs = oracle.decode([(token, position, 0), (token, position, 1)])
-            assert np.array_equal(dual.encoder[0], theirs[0])
-            assert np.array_equal(dual.decoder, dual.encoder)
+        n_dual = len(TOKENS) - PROMPT
+        assert_llama_decodes_bits(engine, oracle, TOKENS, n_prompt=PROMPT, n_single=0, n_dual=n_dual)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
