@@ -50,3 +50,7 @@ class StateError(IcarusError):
 
 class CancelledError(IcarusError):
     """The step was stopped by a call to `cancel`; the cache holds the last whole token."""
+
+
+class EngineDiedError(IcarusError):
+    """The engine's process ended unexpectedly, by an abort in native code for one."""

@@ -48,11 +48,16 @@ class Agent(BaseModel):
     sampling: Sampling = Sampling()
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     max_tokens: int = Field(default=512, ge=1)
+    accepts: str = Field(default="", max_length=256, description="an answer that begins so ends the rounds")
 
     @property
     def hand_over(self) -> str:
         """What the conversation says to give this agent the word."""
         return self.instruction or f"{self.name}, please answer."
+
+    def ends_rounds(self, answer: str) -> bool:
+        """Whether this answer accepts what was said before; upper and lower case are the same."""
+        return bool(self.accepts) and answer.strip().casefold().startswith(self.accepts.casefold())
 
     @property
     def is_base(self) -> bool:

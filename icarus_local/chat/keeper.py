@@ -1,112 +1,263 @@
-"""Saves a session as it goes and brings it back: the transcript after every answer, the KV state on leaving."""
+"""Saves a session as it goes and brings it back: the transcript after every change, the KV state while it is idle."""
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
+import threading
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 
-from icarus_local.chat.conversation import Turn
+import numpy as np
+import numpy.typing as npt
+
+from icarus_local.chat.conversation import HAND_OVER, USER, Turn
 from icarus_local.chat.session import Session
 from icarus_local.chat.store import SavedSession, SavedTurn, Store
-from icarus_local.engine.state import load_state, save_state
+from icarus_local.engine.kv import kv_bytes_per_token
+from icarus_local.engine.state import State, check_saved_as, load_state, take_state, write_state
 from icarus_local.errors import ContextFullError, IcarusError, StateError
 from icarus_local.text.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 MAX_STATE_BYTES = 4 << 30  # of the KV states of all conversations
+_NAMED = 3  # conversations in a notice
+
+Tokens = npt.NDArray[np.int32]
 
 
 class Keeper:
-    """One session's place in the store. To be used from the engine's thread, and closed before the engine.
+    """One session's place in the store, and its observer. Used from the engine's thread, and closed before the engine.
 
     Attributes:
-        id: of the conversation. turns: what was said before, where it was resumed. notices: what to tell of that.
+        id: of the conversation; "" where a new one could not be begun. turns: what was said before, where it was
+            resumed. notices: what to tell of that, and of other conversations whose states may have to go.
     """
 
-    def __init__(self, store: Store, session: Session, tokenizer: Tokenizer, resume: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        session: Session,
+        tokenizer: Tokenizer,
+        resume: str | None = None,
+        *,
+        state_kv_type: str | None = None,
+        take_back: bool = False,
+    ) -> None:
         """Begins a conversation in the store, or resumes one.
 
         Args:
             store, session, tokenizer: where, what, and what turns ids into text.
             resume: an id or its beginning, "" for the latest; None begins a new one.
+            state_kv_type: a smaller type than the cache's to save K and V in, which loses bits; None keeps all.
+            take_back: leave a last question that nobody answered out of what is resumed, for it will be asked again.
 
         Raises:
-            RequestError: no such conversation, or another process holds it.
+            RequestError: no such conversation, another process holds it, or K and V have no such smaller type.
+            IcarusError: nothing can be written.
         """
+        if state_kv_type is not None:
+            check_saved_as(session.engine, state_kv_type)
         self._store, self._session, self._tokenizer = store, session, tokenizer
+        self._state_kv_type = state_kv_type
+        self.id = ""
         self.turns: list[SavedTurn] = []
         self.notices: list[str] = []
-        self._known: list[tuple[Turn, SavedTurn]] = []
         self._failure: IcarusError | None = None
-        with ExitStack() as stack:
-            if resume is None:
-                agents = [ready.name for ready in session.agents]
-                self.id = store.create(session.engine.base.path, tokenizer.sha256, agents)
-                stack.enter_context(store.held(self.id))
-            else:
-                saved = store.find(resume)
-                self.id = saved.id
-                stack.enter_context(store.held(self.id))
-                self._resume(saved)
-            self._stack = stack.pop_all()
-        session.on_change = self.save
-
-    def _resume(self, saved: SavedSession) -> None:
-        session, store = self._session, self._store
-        self.turns = store.turns(self.id)
-        same = saved.tokenizer_sha256 == self._tokenizer.sha256
-        encode = None if same else self._tokenizer.encode
-        session.conversation.turns = tuple(turn.turn(encode) for turn in self.turns)
-        file = store.state_file(self.id)
+        self._known: list[tuple[Turn, SavedTurn]] = []
+        self._writer: threading.Thread | None = None
+        # Token ids of the state on disk, and of the last that was to be written while idle.
+        self._on_disk: Tokens | None = None
+        self._tried: Tokens | None = None
+        self._closed = False
+        self._stack = ExitStack()
         try:
-            restored = load_state(session.engine, file)
+            if resume is None:
+                self._begin()
+            else:
+                # The engine may have died before anything was said.
+                self._resume(store.find(resume, empty=take_back), take_back)
+            self._tell_what_may_go()
+        except BaseException:
+            self._stack.close()
+            raise
+        session.observer = self
+
+    def _begin(self) -> None:
+        session = self._session
+        try:
+            agents = [ready.name for ready in session.agents]
+            id_ = self._store.create(session.engine.base.path, self._tokenizer.sha256, agents)
+            self._stack.enter_context(self._store.held(id_))
+        except (OSError, sqlite3.Error) as error:
+            raise IcarusError(
+                f"no conversation can be begun in {self._store.folder}: {error}",
+                "Give --no-save to chat without saving",
+            ) from error
+        self.id, self.turns, self._known = id_, [], []
+        self._on_disk = self._tried = None
+
+    def _resume(self, saved: SavedSession, take_back: bool) -> None:
+        session, store = self._session, self._store
+        self._stack.enter_context(store.held(saved.id))
+        self.id, self.turns = saved.id, store.turns(saved.id)
+        if take_back:
+            self.turns = _without_open_question(self.turns)
+        same = saved.tokenizer_sha256 == self._tokenizer.sha256
+        turns = [turn.turn(None if same else self._tokenizer.encode) for turn in self.turns]
+        if same:
+            self._known = list(zip(turns, self.turns, strict=True))
+        session.conversation.turns = tuple(turns)
+        try:
+            restored = load_state(session.engine, store.state_file(self.id))
         except (StateError, ContextFullError) as error:
             n = len(session.conversation.prompt())
             self.notices.append(f"{n} tokens will be encoded again: {error.what}")
             return
         session.engine.cells.drop(session.sequence)
-        session.sequence = restored
-        self.notices.append(f"conversation {self.id} goes on: {session.engine.cells.length(restored)} tokens restored")
+        session.sequence = restored.sequence
+        tokens = session.engine.cells.tokens(restored.sequence)
+        self.notices.append(f"conversation {self.id} goes on: {len(tokens)} tokens restored")
+        if restored.saved_as is not None:
+            self.notices.append(
+                f"K and V were saved as {restored.saved_as}: what is restored is not bit for bit what was computed"
+            )
+        # Bits that were lost do not come back by writing more; a smaller file is written where one is asked for now.
+        if self._state_kv_type in (None, restored.saved_as):
+            self._on_disk = tokens.copy()
 
-    def save(self) -> None:
-        """Writes what is new of the transcript. Where that fails the conversation goes on, and its end says so."""
+    def _tell_what_may_go(self) -> None:
+        """A notice where a whole context's state would push those of other conversations out."""
+        engine, store = self._session.engine, self._store
+        kv_type = self._state_kv_type or engine.kv_type
+        whole = engine.n_ctx * kv_bytes_per_token(engine.base.hp, kv_type)
+        going = [saved.id for saved in store.next_to_go(MAX_STATE_BYTES, whole - _size(store.state_file(self.id)))]
+        if going:
+            more = f" and {len(going) - _NAMED} more" if len(going) > _NAMED else ""
+            self.notices.append(
+                f"saved KV states take {store.state_bytes / 2**30:.1f} of {MAX_STATE_BYTES / 2**30:.1f} GiB: leaving "
+                f"this conversation may remove those of {', '.join(going[:_NAMED])}{more} (their transcripts stay)"
+            )
+
+    # -- what the session tells ----------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Writes what is new of the transcript. Where that fails the conversation goes on, and it is tried again."""
         try:
+            if not self.id:
+                self._begin()
             turns = self._session.conversation.turns
             # Only what is new is decoded: a conversation may be long, and this is the engine's thread.
             before = {id(turn): saved for turn, saved in self._known}
             self._known = [(turn, before.get(id(turn)) or self._saved(turn)) for turn in turns]
-            self._store.save(self.id, [saved for _, saved in self._known])
+            self._store.save(self.id, [saved for _, saved in self._known], self._tokenizer.sha256)
+            self._failure = None
+        except IcarusError as error:
+            self._failure = error
         except (OSError, sqlite3.Error) as error:
-            self._session.on_change = None
             self._failure = IcarusError(
                 f"the end of conversation {self.id} is not saved: {error}", "Free some space, or see to the folder"
             )
 
     def _saved(self, turn: Turn) -> SavedTurn:
         if isinstance(turn.content, str):
-            return SavedTurn(turn.speaker, turn.content, None)
-        return SavedTurn(turn.speaker, self._tokenizer.decode(turn.content), tuple(turn.content))
+            # As the tokenizer takes what is no text.
+            text = turn.content.encode("utf-8", "replace").decode()
+            return SavedTurn(turn.speaker, text, None, turn.in_context)
+        text = self._tokenizer.decode(turn.content)
+        return SavedTurn(turn.speaker, text, tuple(turn.content), turn.in_context, turn.thought)
+
+    def idle(self) -> None:
+        """Writes the KV state, in a thread of its own, where it is not the one on disk.
+
+        Where that fails the state is written on leaving, and what is wrong then is told.
+        """
+        if not (self.id and self._answered) or (self._writer is not None and self._writer.is_alive()):
+            return
+        session = self._session
+        try:
+            tokens = session.engine.cells.tokens(session.sequence)
+            if _same(tokens, self._on_disk) or _same(tokens, self._tried):
+                return
+            self._tried = tokens.copy()
+            state = take_state(session.engine, session.sequence)
+            file = self._store.state_file(self.id)
+            self._writer = threading.Thread(target=self._write, args=(state, file), name="icarus-state")
+            self._writer.start()
+        except (IcarusError, RuntimeError) as error:  # no memory, no thread
+            self._writer = None
+            logger.warning("the KV state is not saved while idle: %s", error)
+
+    def _write(self, state: State, file: Path) -> None:
+        try:
+            write_state(state, file, self._state_kv_type)
+            self._on_disk = state.tokens
+        except Exception as error:  # nobody waits for this thread who could be told now
+            logger.warning("the KV state is not saved while idle: %s", error)
+
+    @property
+    def _answered(self) -> bool:
+        return any(turn.role == "assistant" for turn in self._session.conversation.turns)
+
+    def left(self) -> str:
+        """Leaves the conversation as `close` does and begins another for the same session; gives what failed, or ""."""
+        failed = self._leave()
+        self.id, self._failure = "", None
+        try:
+            self._begin()
+        except IcarusError as error:
+            # It is tried again with the first change.
+            self._failure = error
+            failed.append(error)
+        return " ".join(map(str, failed))
+
+    # -- leaving -------------------------------------------------------------------------------------------------------
+
+    def _leave(self) -> list[IcarusError]:
+        """Writes the KV state, removes old ones, lets go; removes the conversation where nothing was said.
+
+        Gives what failed, the transcript first: what can be computed again matters less.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failed = [] if self._failure is None else [self._failure]
+        try:
+            if self.id and self._answered:
+                self._write_last(self._store.state_file(self.id))
+                self._store.trim(MAX_STATE_BYTES, keep=self.id)
+            elif self.id and not self.turns:
+                self._stack.close()
+                self._store.delete(self.id)
+        except IcarusError as error:
+            failed.append(error)
+        except (OSError, sqlite3.Error) as error:
+            failed.append(IcarusError(f"the conversation {self.id} cannot be left as it should be: {error}"))
+        finally:
+            self._stack.close()
+        return failed
+
+    def _write_last(self, file: Path) -> None:
+        session = self._session
+        if _same(session.engine.cells.tokens(session.sequence), self._on_disk) and file.exists():
+            os.utime(file)  # used now
+        else:
+            write_state(take_state(session.engine, session.sequence), file, self._state_kv_type)
 
     def close(self) -> None:
-        """Writes the KV state, or nothing where nothing was said, and lets go of the conversation.
+        """Writes the KV state, or nothing where nothing was said, and lets go of the conversation; may be called twice.
 
         Raises:
             IcarusError: the state cannot be written, or not all of the transcript could.
         """
-        session = self._session
-        session.on_change = None
-        try:
-            if not any(turn.role == "assistant" for turn in session.conversation.turns):
-                if not self.turns:
-                    self._stack.close()
-                    self._store.delete(self.id)
-                return
-            save_state(session.engine, session.sequence, self._store.state_file(self.id))
-            self._store.trim(MAX_STATE_BYTES)
-            if self._failure is not None:
-                raise self._failure
-        finally:
-            self._stack.close()
+        if not self._closed:
+            self._closed = True
+            self._session.observer = None
+            if failed := self._leave():
+                raise IcarusError("; ".join(error.what for error in failed), failed[0].hint)
 
     def __enter__(self) -> Keeper:
         return self
@@ -118,3 +269,17 @@ class Keeper:
             # What ended the session matters more.
             if error is None:
                 raise
+
+
+def _without_open_question(turns: list[SavedTurn]) -> list[SavedTurn]:
+    """Without what asks for an answer behind the last answer; files there stay."""
+    answered = max((i for i, turn in enumerate(turns) if turn.tokens is not None), default=-1)
+    return [turn for i, turn in enumerate(turns) if i <= answered or turn.speaker not in (USER, HAND_OVER)]
+
+
+def _same(tokens: Tokens, others: Tokens | None) -> bool:
+    return others is not None and np.array_equal(tokens, others)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0

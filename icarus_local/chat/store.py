@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -17,37 +18,61 @@ from filelock import FileLock, Timeout
 
 from icarus_local.chat.conversation import Turn
 from icarus_local.errors import IcarusError, RequestError
-from icarus_local.text.template import Answer
+from icarus_local.text.template import THOUGHT, Answer
 
+# Each brings a database to its number; what is here is never changed.
 _MIGRATIONS = (
-    """
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY, created REAL NOT NULL, updated REAL NOT NULL,
-        base TEXT NOT NULL, tokenizer_sha256 TEXT NOT NULL, agents TEXT NOT NULL
-    );
-    CREATE TABLE turns (
-        session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, position INTEGER NOT NULL,
-        speaker TEXT NOT NULL, text TEXT NOT NULL, tokens BLOB,
-        PRIMARY KEY (session, position)
-    );
-    """,
+    (
+        """CREATE TABLE sessions (
+            id TEXT PRIMARY KEY, created REAL NOT NULL, updated REAL NOT NULL,
+            base TEXT NOT NULL, tokenizer_sha256 TEXT NOT NULL, agents TEXT NOT NULL
+        )""",
+        """CREATE TABLE turns (
+            session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, position INTEGER NOT NULL,
+            speaker TEXT NOT NULL, text TEXT NOT NULL, tokens BLOB,
+            PRIMARY KEY (session, position)
+        )""",
+    ),
+    (
+        "ALTER TABLE turns ADD COLUMN in_context INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE turns ADD COLUMN thought INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 _WAIT_S = 5.0  # for another process that writes just now
 
 
 @dataclass(frozen=True, slots=True)
 class SavedTurn:
-    """A message as it was said. `tokens` are those that an agent generated; None for a person's and the system's."""
+    """A contribution as it was made; speakers are those of `Turn`.
+
+    Attributes:
+        tokens: those that an agent generated; None for all other text.
+        in_context: whether agents still read it. thought: how many of the first tokens are the answer's thought.
+    """
 
     speaker: str
     text: str
     tokens: tuple[int, ...] | None
+    in_context: bool = True
+    thought: int = 0
 
     def turn(self, encode: Callable[[str], Sequence[int]] | None = None) -> Turn:
         """As the conversation holds it; `encode` makes ids for another vocabulary than the answer was said in."""
         if self.tokens is None:
-            return Turn(self.speaker, self.text)
-        return Turn(self.speaker, Answer(encode(self.text) if encode else self.tokens))
+            return Turn(self.speaker, self.text, self.in_context)
+        if encode is None:
+            return Turn(self.speaker, Answer(self.tokens), self.in_context, self.thought)
+        first, rest = (encode(text) if text else () for text in self._parts(len(self.tokens)))
+        return Turn(self.speaker, Answer([*first, *rest]), self.in_context, len(first))
+
+    def _parts(self, n_tokens: int) -> tuple[str, str]:
+        """The text of an answer's thought and what follows it."""
+        if not self.thought:
+            return "", self.text
+        if self.thought == n_tokens:
+            return self.text, ""  # it was cut short
+        before, end, after = self.text.rpartition(THOUGHT)
+        return before + end, after
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +117,19 @@ class Store:
 
     def _migrate(self) -> None:
         with self._connection() as connection:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            version = _version(connection)
             if version > len(_MIGRATIONS):
                 raise IcarusError(f"{self._file} was written by a newer version", "Update icarus-local")
-            connection.execute("PRAGMA journal_mode = WAL")
-            for number, script in enumerate(_MIGRATIONS[version:], version + 1):
-                connection.executescript(f"BEGIN; {script} PRAGMA user_version = {number}; COMMIT;")
+            # Readers do not wait for a writer. Where another process opens it just now, it or the next start does this.
+            with contextlib.suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA journal_mode = WAL")
+            if version == len(_MIGRATIONS):
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            # Another process may have done it meanwhile.
+            for statement in (statement for step in _MIGRATIONS[_version(connection) :] for statement in step):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -118,28 +150,34 @@ class Store:
             connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", values)
         return session
 
-    def save(self, session: str, turns: Sequence[SavedTurn]) -> None:
-        """Makes a conversation's saved turns these; what is the same is not written again."""
+    def save(self, session: str, turns: Sequence[SavedTurn], tokenizer_sha256: str | None = None) -> None:
+        """Makes a conversation's saved turns these; what is the same is not written again.
+
+        `tokenizer_sha256` says which vocabulary all their ids are of, where that may be another than the first.
+        """
+        query = """
+            UPDATE sessions SET updated = ?, tokenizer_sha256 = coalesce(?, tokenizer_sha256) WHERE id = ?
+        """
         with self._connection() as connection:
             known = self._turns(connection, session)
-            same = next((i for i, (a, b) in enumerate(zip(known, turns, strict=False)) if a != b), len(known))
-            same = min(same, len(turns))
-            connection.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (session, same))
+            connection.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (session, len(turns)))
             connection.executemany(
-                "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO turns (session, position, speaker, text, tokens, in_context, thought) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (session, i, turn.speaker, turn.text, _blob(turn.tokens))
+                    (session, i, turn.speaker, turn.text, _blob(turn.tokens), turn.in_context, turn.thought)
                     for i, turn in enumerate(turns)
-                    if i >= same
+                    if i >= len(known) or turn != known[i]
                 ],
             )
-            connection.execute("UPDATE sessions SET updated = ? WHERE id = ?", (time.time(), session))
+            connection.execute(query, (time.time(), tokenizer_sha256, session))
 
-    def sessions(self) -> list[SavedSession]:
-        """All conversations in which something was said, the latest first."""
+    def sessions(self, empty: bool = False) -> list[SavedSession]:
+        """All conversations in which something was said, the latest first; with `empty` the others too."""
         query = """
             SELECT id, created, updated, base, tokenizer_sha256, agents,
-                (SELECT text FROM turns WHERE session = id AND speaker = 'user' ORDER BY position LIMIT 1),
+                (SELECT text FROM turns WHERE session = id AND speaker = 'user' AND tokens IS NULL
+                    ORDER BY position LIMIT 1),
                 (SELECT count(*) FROM turns WHERE session = id)
             FROM sessions ORDER BY updated DESC
         """
@@ -148,16 +186,16 @@ class Store:
         return [
             SavedSession(id_, created, updated, base, tokenizer, tuple(json.loads(agents)), _title(text), n)
             for id_, created, updated, base, tokenizer, agents, text, n in rows
-            if n
+            if n or empty
         ]
 
-    def find(self, session: str) -> SavedSession:
-        """A conversation by its id or the beginning of it; the latest for "".
+    def find(self, session: str, empty: bool = False) -> SavedSession:
+        """A conversation by its id or the beginning of it; the latest for "". `empty` is as of `sessions`.
 
         Raises:
             RequestError: there is none, or more than one.
         """
-        found = [saved for saved in self.sessions() if saved.id.startswith(session)]
+        found = [saved for saved in self.sessions(empty) if saved.id.startswith(session)]
         if not found:
             what = f"there is no conversation {session}" if session else "there is no saved conversation"
             raise RequestError(what, "`icarus-local sessions list` shows those that there are")
@@ -172,9 +210,12 @@ class Store:
 
     @staticmethod
     def _turns(connection: sqlite3.Connection, session: str) -> list[SavedTurn]:
-        query = "SELECT speaker, text, tokens FROM turns WHERE session = ? ORDER BY position"
+        query = "SELECT speaker, text, tokens, in_context, thought FROM turns WHERE session = ? ORDER BY position"
         rows = connection.execute(query, (session,)).fetchall()
-        return [SavedTurn(speaker, text, _tokens(blob)) for speaker, text, blob in rows]
+        return [
+            SavedTurn(speaker, text, _tokens(blob), bool(in_context), thought)
+            for speaker, text, blob, in_context, thought in rows
+        ]
 
     def delete(self, session: str) -> None:
         """Removes a conversation, its state included; raises RequestError where another process holds it."""
@@ -184,17 +225,59 @@ class Store:
             self.state_file(session).unlink(missing_ok=True)
         self._lock_file(session).unlink(missing_ok=True)
 
-    def trim(self, max_bytes: int) -> int:
-        """Removes the KV states used longest ago until all take at most `max_bytes`; gives how many went."""
-        states = sorted(self.folder.glob("*.state"), key=lambda file: file.stat().st_mtime, reverse=True)
-        total = removed = 0
-        for file in states:
-            size = file.stat().st_size
-            total += size
-            if total > max_bytes:
-                file.unlink(missing_ok=True)
-                total, removed = total - size, removed + 1
+    # -- what KV states take -------------------------------------------------------------------------------------------
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that the KV states of all conversations take."""
+        return sum(size for _, size in self._states())
+
+    def _states(self) -> list[tuple[str, int]]:
+        """Conversation and bytes of each KV state, the one used longest ago first."""
+        found = []
+        for file in self.folder.glob("*.state"):
+            # Another process may just have removed it.
+            with contextlib.suppress(FileNotFoundError):
+                facts = file.stat()
+                found.append((facts.st_mtime_ns, file.stem, facts.st_size))
+        return [(session, size) for _, session, size in sorted(found)]
+
+    def _unfinished(self, session: str = "*") -> Iterator[Path]:
+        """States that are being written, or were when their process was killed."""
+        return self.folder.glob(f".{session}.state.*.part")
+
+    def next_to_go(self, max_bytes: int, extra: int) -> list[SavedSession]:
+        """Whose states `trim` would remove if `extra` bytes more were written, in the order in which they would go."""
+        known = {saved.id: saved for saved in self.sessions()}
+        total, going = self.state_bytes + extra, []
+        for session, size in self._states():
+            if total <= max_bytes:
+                break
+            with contextlib.suppress(RequestError, OSError), self.held(session):
+                total -= size
+                going.append(session)
+        return [known[session] for session in going if session in known]
+
+    def trim(self, max_bytes: int, keep: str = "") -> int:
+        """Removes the KV states used longest ago until all take at most `max_bytes`; gives how many went.
+
+        That of `keep` and those of conversations that a process holds stay, even where they take more.
+        """
+        removed, total = 0, self.state_bytes
+        for session, size in self._states():
+            if total <= max_bytes:
+                break
+            if session != keep:
+                # Held by a process, or open in one.
+                with contextlib.suppress(RequestError, OSError), self.held(session):
+                    self.state_file(session).unlink(missing_ok=True)
+                    removed, total = removed + 1, total - size
+        for file in self._unfinished():
+            with contextlib.suppress(RequestError, OSError), self.held(file.name.split(".")[1]):
+                pass  # that removes it
         return removed
+
+    # -- one process at a time -----------------------------------------------------------------------------------------
 
     def _lock_file(self, session: str) -> Path:
         return self.folder / f"{session}.lock"
@@ -202,6 +285,8 @@ class Store:
     @contextmanager
     def held(self, session: str) -> Iterator[None]:
         """Holds a conversation; the operating system lets go of it when the process ends, however it does.
+
+        What such a process has left of a state that it wrote is removed.
 
         Raises:
             RequestError: another process holds it.
@@ -215,9 +300,16 @@ class Store:
                 f"the conversation {session} is open in another process", "Close it there, or begin a new one"
             ) from error
         try:
+            for file in self._unfinished(session):
+                with contextlib.suppress(OSError):
+                    file.unlink()
             yield
         finally:
             lock.release()
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _blob(tokens: tuple[int, ...] | None) -> bytes | None:
@@ -229,6 +321,6 @@ def _tokens(blob: bytes | None) -> tuple[int, ...] | None:
 
 
 def _title(text: str | None) -> str:
-    # The first message may go on with an agent's instruction, after a blank line.
-    line = " ".join((text or "").partition("\n\n")[0].split())
+    # Version 1 kept an agent's instruction in the question's message, after a blank line.
+    line = " ".join((text or "").strip().partition("\n\n")[0].split())
     return line if len(line) <= 60 else f"{line[:59]}…"

@@ -1,85 +1,78 @@
-"""The one thread that owns the engine; everyone else sends it requests and receives events."""
+"""The one thread that owns the engine; everyone else queues requests and is handed what comes of them."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from types import TracebackType
 
-from icarus_local.chat.events import Event
+from icarus_local.chat.reply import Outcome, Reply
+from icarus_local.chat.requests import Ask, Request
 from icarus_local.chat.session import Session
-from icarus_local.errors import RequestError
+from icarus_local.errors import IcarusError
+
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2  # a wait without a limit cannot be interrupted on Windows
+_IDLE_S = 5.0  # without a request, until what is known is saved
 
 
-class Request:
-    """A question under way: iterate over it for its events; an error in it is raised there."""
+class Job:
+    """A request in the queue or under way."""
 
-    def __init__(self, text: str, names: Sequence[str]) -> None:
-        self.text, self.names = text, tuple(names)
-        self.cancelled = False
+    def __init__(self, request: Request, put: Callable[[Outcome], None], begin: Callable[[], None] | None) -> None:
+        self._request, self._put, self._begin = request, put, begin
+        self._cancelled = False
         self._session: Session | None = None
         self._lock = threading.Lock()
-        self._finished = threading.Event()
-        self._results: queue.SimpleQueue[Event | BaseException | None] = queue.SimpleQueue()
 
     def cancel(self) -> None:
-        """Stops the answer in progress, in the middle of a prefill too; the agents after it do not speak."""
+        """Stops it, in the middle of a step too; before its turn, it ends as soon as that comes."""
         with self._lock:
-            self.cancelled = True
+            self._cancelled = True
             if self._session is not None:
                 self._session.engine.cancel()
 
-    def __iter__(self) -> Iterator[Event]:
-        while True:
-            try:
-                result = self._results.get(timeout=_POLL_S)
-            except queue.Empty:
-                # The end may have been taken out by a reader that was interrupted just then.
-                if self._finished.is_set() and self._results.empty():
-                    return
-                continue
-            if result is None:
-                return
-            if isinstance(result, BaseException):
-                raise result
-            yield result
-
     def run(self, session: Session) -> None:
-        """Answers the question, in the engine's thread."""
+        """Serves it, in the engine's thread; whatever goes wrong ends it alone."""
         with self._lock:
             session.engine.clear_cancel()
             self._session = session
-            if self.cancelled:
+            if self._cancelled:
                 session.engine.cancel()
         try:
-            for event in session.ask(self.text, self.names):
-                self._results.put(event)
+            if self._begin is not None:
+                self._begin()
+            for event in session.run(self._request):
+                self._put(event)
+        except IcarusError as error:
+            self._put(error)
         except BaseException as error:  # raised again where the events are read
-            self._results.put(error)
+            logger.exception("a request failed")
+            self._put(error)
         finally:
             with self._lock:
                 self._session = None
-            self._results.put(None)
-            self._finished.set()
+            self._put(None)
 
 
 class Worker:
-    """Starts the engine's thread, which makes the session and then answers requests in order."""
+    """Starts the engine's thread, which makes the session and then serves requests in order."""
 
-    def __init__(self, make_session: Callable[[], Session]) -> None:
-        """Starts the thread and waits until the session is there.
+    def __init__(self, make_session: Callable[[], Session], idle_s: float = _IDLE_S) -> None:
+        """Starts the thread and waits until the session is there; `idle_s` seconds without a request are idleness.
 
         Raises:
             IcarusError: whatever `make_session` raised.
         """
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._idle_s = idle_s
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Session | BaseException] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, args=(make_session,), name="icarus-engine", daemon=True)
-        self._current: Request | None = None
+        self._current: Job | None = None
         self._closed = False
         self._thread.start()
         try:
@@ -99,26 +92,40 @@ class Worker:
             self._ready.put(error)
             return
         self._ready.put(session)
-        while (request := self._requests.get()) is not None:
-            self._current = request
+        while (job := self._next(session)) is not None:
+            self._current = job
             if self._closed:
-                request.cancel()
-            request.run(session)
+                job.cancel()
+            job.run(session)
             self._current = None
 
-    def ask(self, text: str, names: Sequence[str] = ()) -> Request:
-        """Queues a question for the named agents, or all of them.
+    def _next(self, session: Session) -> Job | None:
+        while True:
+            try:
+                return self._jobs.get(timeout=self._idle_s)
+            except queue.Empty:
+                if session.observer is not None:
+                    session.observer.idle()
+
+    def start(self, request: Request, put: Callable[[Outcome], None], begin: Callable[[], None] | None = None) -> Job:
+        """Queues a request; `put` is handed what comes of it, in the engine's thread, None at the end.
+
+        `begin` is called there when its turn comes.
 
         Raises:
-            RequestError: an unknown name.
+            RequestError: it asks agents who are not there, or nothing.
         """
-        if not text.strip():
-            raise RequestError("the question is empty")
-        for name in names:
-            self.session.agent(name)
-        request = Request(text, names)
-        self._requests.put(request)
-        return request
+        if isinstance(request, Ask):
+            request.check(self.session.names)
+        job = Job(request, put, begin)
+        self._jobs.put(job)
+        return job
+
+    def submit(self, request: Request) -> Reply:
+        """`start`, for callers who wait in another thread of this process."""
+        reply = Reply(request)
+        reply.stops_by(self.start(request, reply.put).cancel)
+        return reply
 
     def close(self) -> None:
         """Cancels what is under way and queued, and returns when the thread has ended; may be called twice.
@@ -126,7 +133,7 @@ class Worker:
         An interrupt meanwhile is not obeyed: whoever called frees the engine next, which the thread may not be using.
         """
         self._closed = True
-        self._requests.put(None)
+        self._jobs.put(None)
         while self._thread.is_alive():
             with contextlib.suppress(KeyboardInterrupt):
                 if (current := self._current) is not None:

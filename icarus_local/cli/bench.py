@@ -16,8 +16,8 @@ from icarus_local.bench.drafts import DraftReport, measure
 from icarus_local.bench.step import AGENTS, ROOM, StepBench, StepReport
 from icarus_local.chat.session import Session
 from icarus_local.cli.agents import choose_agents
-from icarus_local.cli.chat import load
 from icarus_local.cli.engine_options import EngineOptions
+from icarus_local.cli.opening import load
 from icarus_local.errors import RequestError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,30 @@ _AGENTS_FILE = click.option(
     metavar="[ID]",
     help="Go on with a saved conversation, the latest where no ID is given.",
 )
+@click.option(
+    "--rounds", type=click.IntRange(1, 100), default=1, show_default=True, help="Times that the agents answer in turn."
+)
+@click.option("--parallel", is_flag=True, help="All agents answer at once, none reading the others.")
+@click.option("--stats", is_flag=True, help="At the end, what was reused and encoded in all.")
+@click.option(
+    "--state-kv-type",
+    type=click.Choice(["f16", "q8_0"]),
+    help="Save K and V in a smaller type than the cache's; what is restored then is not bit for bit what was computed.",
+)
 @click.option("--no-save", "save", flag_value=False, default=True, help="Leave nothing of this conversation on disk.")
 @click.option("--plain", is_flag=True, help="Read lines and stream answers, on a terminal too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per answer on stdout.")
 def chat(**options: Any) -> None:
     """Talk with several agents who share one conversation and one KV cache.
 
-    A line is a question to all agents in turn; `@reviewer …` asks one. Ctrl-C stops an answer, Ctrl-D ends the chat.
+    A line is a question to all agents in turn; `@reviewer …` asks one. `/help` lists the commands. Ctrl-C stops an
+    answer, Ctrl-D ends the chat.
     """
     from icarus_local.cli.chat import ChatOptions, run_chat
+    from icarus_local.cli.opening import SessionOptions
 
-    run_chat(ChatOptions(**options))
+    shown = {field.name: options.pop(field.name) for field in dataclasses.fields(ChatOptions)}
+    run_chat(SessionOptions(**options), ChatOptions(**shown))
 
 
 @main.command()

@@ -7,24 +7,42 @@ import time
 
 import click
 
+from icarus_local.chat.conversation import HAND_OVER
 from icarus_local.chat.figures import mib, printable
+from icarus_local.chat.keeper import MAX_STATE_BYTES
 from icarus_local.chat.store import SavedSession, SavedTurn, Store
-from icarus_local.cli.chat import history, sessions_folder
+from icarus_local.cli.opening import history, sessions_folder
 
 
 def run_list(as_json: bool) -> None:
-    """Prints all conversations, the latest first."""
+    """Prints all conversations, the latest first, and what their KV states take together."""
     store = Store(sessions_folder())
-    for saved in store.sessions():
-        state = store.state_file(saved.id)
-        size = state.stat().st_size if state.exists() else 0
+    found = store.sessions()
+    sizes = {saved.id: _size(store, saved) for saved in found}
+    # As near the limit as this: one more state like the largest has no room.
+    largest = max(sizes.values(), default=0)
+    going = {saved.id for saved in store.next_to_go(MAX_STATE_BYTES, largest)}
+    for saved in found:
+        size = sizes[saved.id]
         if as_json:
             facts = {"id": saved.id, "updated": saved.updated, "base": saved.base, "title": saved.title}
             click.echo(json.dumps({**facts, "agents": saved.agents, "turns": saved.n_turns, "state_bytes": size}))
         else:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(saved.updated))
             kept = f"{mib(size)} of KV" if size else "no KV"
-            click.echo(f"{saved.id}  {when}  {saved.n_turns:>3} turns  {kept:>16}  {printable(saved.title)}")
+            mark = "*" if saved.id in going else " "
+            click.echo(f"{saved.id}  {when}  {saved.n_turns:>3} turns  {kept:>16} {mark} {printable(saved.title)}")
+    if found and not as_json:
+        taken, limit = (f"{n_bytes / 2**30:.1f}" for n_bytes in (store.state_bytes, MAX_STATE_BYTES))
+        text = f"saved KV states take {taken} of {limit} GiB"
+        if going:
+            text += f"; another of {mib(largest)} would remove those marked * (their transcripts stay)"
+        click.echo(text)
+
+
+def _size(store: Store, saved: SavedSession) -> int:
+    state = store.state_file(saved.id)
+    return state.stat().st_size if state.exists() else 0
 
 
 def run_show(session: str) -> None:
@@ -45,12 +63,15 @@ def run_export(session: str, form: str) -> None:
 def _markdown(saved: SavedSession, turns: list[SavedTurn]) -> str:
     parts = [f"# {saved.title}", f"Conversation {saved.id} with {', '.join(saved.agents)} on {saved.base}."]
     for turn in turns:
-        parts += [f"## {turn.speaker}", turn.text]
+        # An agent may have that name.
+        if turn.speaker != HAND_OVER or turn.tokens is not None:
+            parts += [f"## {turn.speaker}{'' if turn.in_context else ' (no longer in the context)'}", turn.text]
     return "\n\n".join(parts)
 
 
 def _json(turn: SavedTurn) -> str:
-    return json.dumps({"speaker": turn.speaker, "content": turn.text}, ensure_ascii=False)
+    facts = {"speaker": turn.speaker, "content": turn.text, "in_context": turn.in_context}
+    return json.dumps(facts, ensure_ascii=False)
 
 
 def run_remove(sessions: tuple[str, ...], yes: bool) -> None:

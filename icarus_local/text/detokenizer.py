@@ -26,6 +26,11 @@ class Detokenizer:
         self._held = ""
         self.stopped: str | None = None
 
+    @property
+    def holds(self) -> bool:
+        """Whether text is held back that may yet be given out."""
+        return bool(self._held or self._decoder.getstate()[0])
+
     def add(self, token: int) -> str:
         """The text that is certain after one more token; empty while a character or stop string may be under way."""
         if self.stopped is not None:

@@ -22,6 +22,9 @@ _MAX_REASON = 500
 _UNKNOWN = "\uf8fe"
 _QUESTION = {"role": "user", "content": "a"}
 
+THINK, THOUGHT = "<think>", "</think>"
+"""What stands around a model's thought."""
+
 FALLBACK_NAME = "chatml"
 FALLBACK_SOURCE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -234,6 +237,22 @@ class ChatTemplate:
             raise
         except TemplateError:
             return False
+
+    @functools.cached_property
+    def drops_thoughts(self) -> bool:
+        """Whether an answer loses its thought (`<think>…</think>`) when another question follows."""
+        thinking = {"role": "assistant", "content": f"{THINK}\n{_UNKNOWN}\n{THOUGHT}\n\na"}
+        try:
+            return _UNKNOWN not in self._render_text([_QUESTION, thinking, _QUESTION], True)
+        except LimitError:
+            raise
+        except TemplateError:
+            return False
+
+    @functools.cached_property
+    def opens_thought(self) -> bool:
+        """Whether its generation prompt opens a thought."""
+        return self._render_text([_QUESTION], True).rstrip().endswith(THINK)
 
     def _grows(self, messages: list[dict[str, Any]]) -> bool:
         """Whether an answer and another question leave the ids of `messages` as they are."""

@@ -45,7 +45,6 @@ class Tokenizer:
             raise ModelFileError(
                 f"{path}: libllama cannot read its vocabulary", "--debug shows why; convert the model again"
             )
-        self._vocab = self._llama.llama_model_get_vocab(self._model)
         self.n_vocab = int(self._llama.llama_vocab_n_tokens(self._vocab))
         raw = self._llama.llama_model_chat_template(self._model, None)
         self.template_source: str | None = raw.decode("utf-8", "replace") if raw else None
@@ -67,6 +66,12 @@ class Tokenizer:
                 self.user_defined.append(self._text(token))
         self.strips_right = frozenset(strips_right)
         self.adds_bos = self.bos is not None and bool(self._llama.llama_vocab_get_add_bos(self._vocab))
+
+    @property
+    def _vocab(self) -> int:
+        if not self._model:
+            raise RequestError("the tokenizer is closed")
+        return int(self._llama.llama_model_get_vocab(self._model))
 
     def _special(self, getter: object, named: bool) -> int | None:
         token = int(getter(self._vocab))  # type: ignore[operator]

@@ -29,7 +29,7 @@ def test_an_instruction_stands_at_the_agents_turn(conversation: Conversation) ->
     conversation.answer("reviewer", [42])
     conversation.ask("more")
     conversation.hand_over(PLAIN)
-    assert [(turn.role, turn.content) for turn in conversation.turns[1:]] == [
+    assert [(message["role"], message["content"]) for message in conversation.messages()[1:]] == [
         ("user", "question\n\nReply as coder."),
         ("assistant", [40, 41]),
         ("user", "Reply as reviewer."),
@@ -75,8 +75,8 @@ def test_a_template_without_system_messages_gets_it_in_the_first_question(smollm
     conversation = Conversation(ChatTemplate(source, smollm2_tokenizer), "Be kind.")
     conversation.ask("question")
     conversation.hand_over(CODER)
-    assert conversation.turns[0].content == "Be kind.\n\nquestion\n\nReply as coder."
-    assert smollm2_tokenizer.decode(conversation.prompt()) == conversation.turns[0].content
+    assert conversation.messages()[0]["content"] == "Be kind.\n\nquestion\n\nReply as coder."
+    assert smollm2_tokenizer.decode(conversation.prompt()) == conversation.messages()[0]["content"]
     conversation.answer("coder", [40])
     conversation.hand_over(REVIEWER)
     assert conversation.turns[-1].content == "Reply as reviewer."

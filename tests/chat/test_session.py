@@ -12,6 +12,7 @@ import pytest
 
 from icarus_local.chat.agents import Agent, base_agent
 from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, TextDelta
+from icarus_local.chat.requests import Ask
 from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.speculation import PromptLookup
@@ -19,53 +20,19 @@ from icarus_local.chat.worker import Worker
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, ContextFullError, RequestError
 from icarus_local.text.sampler import Sampling
-from icarus_local.text.template import ChatTemplate
-from icarus_local.text.tokenizer import Tokenizer
-from tests.agents import add_agents, convert
+from tests.chat.chats import agree, done, make_session, tiny_agents
 from tests.tiny import Tiny
 
 
 @pytest.fixture(scope="module")
 def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    directory = tmp_path_factory.mktemp("agents")
-    peft = add_agents(tiny.model, {"one": 0.3, "two": 0.3})
-    files = {name: convert(peft, name, tiny.path, directory) for name in ("one", "two")}
-    return [
-        Agent(name="a", adapter=str(files["one"]), instruction="Be a.", max_tokens=12),
-        Agent(name="b", adapter=str(files["two"]), max_tokens=9, sampling=Sampling(temperature=1.0, seed=4)),
-        base_agent().model_copy(update={"max_tokens": 7}),
-    ]
-
-
-def make_session(
-    tiny: Tiny, agents: list[Agent], stack: ExitStack, n_ctx: int = 1024, speculate: bool | None = None
-) -> Session:
-    engine = stack.enter_context(Engine(tiny.path, n_ctx=n_ctx, kv_type="f32"))
-    tokenizer = Tokenizer(tiny.path)
-    stack.callback(tokenizer.close)
-    assert tokenizer.template_source is not None
-    template = ChatTemplate(tokenizer.template_source, tokenizer)
-    ready = make_ready(agents, engine, Path, tokenizer.sha256, template.sha256)
-    return Session(engine, tokenizer, template, ready, "sys", speculate=speculate)
+    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
 
 
 @pytest.fixture
 def session(tiny: Tiny, agents: list[Agent]) -> Iterator[Session]:
     with ExitStack() as stack:
-        yield make_session(tiny, agents, stack)
-
-
-def done(events: list[Event]) -> list[AnswerDone]:
-    return [event for event in events if isinstance(event, AnswerDone)]
-
-
-def agree(session: Session) -> None:
-    """What is cached is the beginning of what the history renders to."""
-    cached = session.engine.cells.tokens(session.sequence).tolist()
-    turns = session.conversation.turns
-    if turns[-1].role == "assistant":
-        # The last token may wait for its step.
-        assert session.conversation.prompt()[: len(cached)] == cached
+        yield make_session(tiny.path, agents, stack)
 
 
 def test_a_conversation_of_three_agents_counts_every_token_once(session: Session) -> None:
@@ -101,7 +68,7 @@ def test_every_agents_next_logits_are_a_cold_runs(tiny: Tiny, session: Session) 
 def test_the_first_token_after_a_swap_is_the_new_agents_own(tiny: Tiny, agents: list[Agent]) -> None:
     first, second = agents[0], agents[1].model_copy(update={"sampling": Sampling()})
     with ExitStack() as stack:
-        session = make_session(tiny, [first, second], stack)
+        session = make_session(tiny.path, [first, second], stack)
         _, answer = done(list(session.ask("question")))
         token = session.conversation.turns[-1].content[0]
         prompt = session.engine.cells.tokens(session.sequence)[: answer.reused + answer.encoded].tolist()
@@ -153,7 +120,7 @@ def test_a_stop_string_ends_an_answer(session: Session, tiny: Tiny, agents: list
     text = done(list(session.ask("question", ["a"])))[0].text
     stop = text[3:5]
     with ExitStack() as stack:
-        other = make_session(tiny, [agents[0].model_copy(update={"stop": (stop,)})], stack)
+        other = make_session(tiny.path, [agents[0].model_copy(update={"stop": (stop,)})], stack)
         event = done(list(other.ask("question")))[0]
     assert event.finish_reason == "stop"
     assert event.text == text[: text.index(stop)]
@@ -188,7 +155,7 @@ def test_stopped_before_the_first_token_the_question_is_taken_back(session: Sess
 
 def test_a_full_context_is_said_and_the_question_taken_back(tiny: Tiny, agents: list[Agent]) -> None:
     with ExitStack() as stack:
-        session = make_session(tiny, agents[:1], stack, n_ctx=256)
+        session = make_session(tiny.path, agents[:1], stack, n_ctx=256)
         list(session.ask("short"))
         before = session.conversation.turns
         with pytest.raises(ContextFullError, match="256"):
@@ -200,7 +167,7 @@ def test_a_full_context_is_said_and_the_question_taken_back(tiny: Tiny, agents: 
 def test_an_answer_that_reaches_the_end_of_the_context_ends_by_length(tiny: Tiny, agents: list[Agent]) -> None:
     with ExitStack() as stack:
         long = agents[0].model_copy(update={"max_tokens": 10_000})
-        session = make_session(tiny, [long], stack, n_ctx=256)
+        session = make_session(tiny.path, [long], stack, n_ctx=256)
         (answer,) = done(list(session.ask("question")))
         if answer.finish_reason == "length":
             assert answer.reused + answer.encoded + answer.generated in (256, 257)
@@ -208,17 +175,19 @@ def test_an_answer_that_reaches_the_end_of_the_context_ends_by_length(tiny: Tiny
 
 def test_the_worker_answers_in_its_own_thread_and_survives_errors(tiny: Tiny, agents: list[Agent]) -> None:
     with ExitStack() as stack:
-        worker = stack.enter_context(Worker(lambda: make_session(tiny, agents, stack, n_ctx=256)))
+        worker = stack.enter_context(Worker(lambda: make_session(tiny.path, agents, stack, n_ctx=256)))
         with pytest.raises(RequestError, match="no agent @nobody here"):
-            worker.ask("question", ["nobody"])
+            worker.submit(Ask("question", ("nobody",)))
         with pytest.raises(RequestError, match="empty"):
-            worker.ask("  ")
+            worker.submit(Ask("  "))
         with pytest.raises(ContextFullError):
-            list(worker.ask("long " * 300))
-        queued = worker.ask("never answered")
+            list(worker.submit(Ask("long " * 300)))
+        queued = worker.submit(Ask("never answered"))
         queued.cancel()
         assert [event.generated for event in done(list(queued))] in ([], [0])
-        assert len(done(list(worker.ask("question")))) == 3
+        # A stop that came when nothing was left to stop.
+        worker.session.engine.cancel()
+        assert len(done(list(worker.submit(Ask("question"))))) == 3
 
 
 def test_a_load_error_reaches_whoever_started_the_worker(tmp_path: Path) -> None:
@@ -243,8 +212,8 @@ def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[A
 def test_closing_cancels_what_is_under_way_and_queued(tiny: Tiny, agents: list[Agent]) -> None:
     with ExitStack() as stack:
         long = agents[0].model_copy(update={"max_tokens": 10_000})
-        worker = Worker(lambda: make_session(tiny, [long], stack))
-        running, queued = worker.ask("question"), worker.ask("another")
+        worker = Worker(lambda: make_session(tiny.path, [long], stack))
+        running, queued = worker.submit(Ask("question")), worker.submit(Ask("another"))
         events = iter(running)
         assert isinstance(next(events), AnswerStarted)
         worker.close()
@@ -267,11 +236,11 @@ def test_drafts_change_nothing_of_a_conversation(
     monkeypatch.setattr("icarus_local.chat.speculation._LEAST_GAIN", 0.0)
     longer = [agent.model_copy(update={"max_tokens": 40}) for agent in agents]
     with ExitStack() as stack:
-        free = done(list(make_session(tiny, longer, stack).ask("one", ["a"])))[0].text
+        free = done(list(make_session(tiny.path, longer, stack).ask("one", ["a"])))[0].text
         stopping = longer[0].model_copy(update={"name": "s", "stop": (free[11:14],)})
 
         def converse(drafts: bool) -> tuple[list[AnswerDone], list[int], Session]:
-            session = make_session(tiny, [*longer, stopping], stack, speculate=None if drafts else False)
+            session = make_session(tiny.path, [*longer, stopping], stack, speculate=None if drafts else False)
             answers = [
                 answer for names in (["a", "b"], ["s"], ["base", "a"]) for answer in done(list(session.ask("q", names)))
             ]

@@ -7,40 +7,29 @@ import random
 import sqlite3
 import subprocess
 import sys
-import time
-from contextlib import ExitStack
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from icarus_local.chat.agents import Agent
-from icarus_local.chat.events import AnswerDone
-from icarus_local.chat.keeper import Keeper
-from icarus_local.chat.roster import make_ready
-from icarus_local.chat.session import Session
+from icarus_local.chat.conversation import Turn
 from icarus_local.chat.store import SavedTurn, Store
-from icarus_local.engine.engine import Engine
 from icarus_local.errors import IcarusError, RequestError
-from icarus_local.text.template import ChatTemplate
-from icarus_local.text.tokenizer import Tokenizer
-from tests.agents import add_agents, convert
-from tests.gguf_files import quantised
-from tests.tiny import Tiny
+from icarus_local.text.template import Answer
+from tests.chat.store_killed import BASE, version
+from tests.kills import Killed
 
-BASE = Path("base.gguf")
-QUESTION, ANSWER = SavedTurn("user", "What?\n\nReply.", None), SavedTurn("a", "That.", (5, 6))
+QUESTION, ANSWER = SavedTurn("user", "What?", None), SavedTurn("a", "That.", (5, 6))
 
+ids = st.lists(st.integers(0, 1 << 20), max_size=5).map(tuple)
+text = st.text(max_size=20)
 turn = st.one_of(
-    st.builds(SavedTurn, st.just("user"), st.text(max_size=20), st.none()),
-    st.builds(SavedTurn, st.just("a"), st.text(max_size=20), st.lists(st.integers(0, 1 << 20), max_size=5).map(tuple)),
+    st.builds(SavedTurn, st.sampled_from(["user", "file", "hand-over"]), text, st.none(), st.booleans()),
+    st.builds(SavedTurn, st.just("a"), text, ids, st.booleans(), st.integers(0, 5)),
 )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "sessions")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -54,12 +43,46 @@ def test_what_is_saved_last_is_what_is_there(store: Store, versions: list[list[S
     assert store.turns(session) == []
 
 
+def test_ids_are_of_the_vocabulary_that_they_were_saved_with(store: Store) -> None:
+    session = store.create(BASE, "ab", ["a"])
+    store.save(session, [QUESTION, ANSWER])
+    assert store.find(session).tokenizer_sha256 == "ab"
+    store.save(session, [QUESTION, SavedTurn("a", "That.", (7,))], "cd")
+    assert store.find(session).tokenizer_sha256 == "cd"
+
+
+def code_points(text: str) -> list[int]:
+    return [ord(character) for character in text]
+
+
+@pytest.mark.parametrize(
+    ("saved", "ids", "thought"),
+    [
+        (SavedTurn("a", "yes", (5,)), "yes", 0),
+        (SavedTurn("a", "<think>a</think>b", (5, 6, 7), False, 2), "<think>a</think>b", 16),
+        (SavedTurn("a", "a</think>b</think>c", (5, 6, 7), True, 2), "a</think>b</think>c", 18),
+        # Told of, not thought.
+        (SavedTurn("a", "a</think>b", (5, 6)), "a</think>b", 0),
+        # Cut short.
+        (SavedTurn("a", "<think>a", (5, 6), True, 2), "<think>a", 8),
+        # The end of the thought is no text in its vocabulary.
+        (SavedTurn("a", "ab", (5, 6), True, 1), "ab", 0),
+        (SavedTurn("a", "", ()), "", 0),
+    ],
+)
+def test_ids_for_another_vocabulary_are_made_of_the_text(saved: SavedTurn, ids: str, thought: int) -> None:
+    assert saved.tokens is not None
+    assert saved.turn() == Turn("a", Answer(saved.tokens), saved.in_context, saved.thought)
+    assert saved.turn(code_points) == Turn("a", Answer(code_points(ids)), saved.in_context, thought)
+    assert SavedTurn("file", "x", None, False).turn(code_points) == Turn("file", "x", False)
+
+
 def test_conversations_are_found_by_the_beginning_of_their_id(store: Store) -> None:
     with pytest.raises(RequestError, match="there is no saved conversation"):
         store.find("")
     first, second, empty = (store.create(BASE, "ab", ["a", "b"]) for _ in range(3))
     store.save(first, [QUESTION, ANSWER])
-    store.save(second, [SavedTurn("user", "x" * 100, None)])
+    store.save(second, [SavedTurn("file", "name", None), SavedTurn("user", "x" * 100, None)])
     assert [saved.id for saved in store.sessions()] == [second, first]
     found = store.find(first[:5])
     assert (found.id, found.title, found.n_turns, found.agents) == (first, "What?", 2, ("a", "b"))
@@ -76,33 +99,69 @@ def test_files_are_the_owners(store: Store) -> None:
         assert all(file.stat().st_mode & 0o777 == 0o600 for file in store.folder.iterdir())
 
 
-def test_the_oldest_states_go_and_their_transcripts_stay(store: Store) -> None:
-    sessions = [store.create(BASE, "ab", ["a"]) for _ in range(4)]
-    for i, session in enumerate(sessions):
-        store.save(session, [QUESTION])
-        store.state_file(session).write_bytes(bytes(100))
-        os.utime(store.state_file(session), (i, i))
-    assert store.trim(400) == 0
-    assert store.trim(250) == 2
-    assert [store.state_file(session).exists() for session in sessions] == [False, False, True, True]
-    assert len(store.sessions()) == 4
+# -- versions of the database ------------------------------------------------------------------------------------------
+
+VERSION_1 = """
+    PRAGMA journal_mode = WAL;
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY, created REAL NOT NULL, updated REAL NOT NULL,
+        base TEXT NOT NULL, tokenizer_sha256 TEXT NOT NULL, agents TEXT NOT NULL
+    );
+    CREATE TABLE turns (
+        session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, position INTEGER NOT NULL,
+        speaker TEXT NOT NULL, text TEXT NOT NULL, tokens BLOB,
+        PRIMARY KEY (session, position)
+    );
+    PRAGMA user_version = 1;
+    INSERT INTO sessions VALUES ('0123abcd', 10.0, 20.0, '/b.gguf', 'ab', '["a"]');
+    INSERT INTO turns VALUES ('0123abcd', 0, 'system', 'Be good.', NULL);
+    INSERT INTO turns VALUES ('0123abcd', 1, 'user', 'What?' || char(10, 10) || 'Reply.', NULL);
+    INSERT INTO turns VALUES ('0123abcd', 2, 'a', 'That.', x'0500000006000000');
+"""
 
 
-def test_a_second_process_is_told(store: Store) -> None:
-    session = store.create(BASE, "ab", ["a"])
-    code = (
-        "import sys; from pathlib import Path; from icarus_local.chat.store import Store\n"
-        f"with Store(Path({str(store.folder)!r})).held({session!r}): print('held', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        for use in (store.held(session).__enter__, lambda: store.delete(session)):
-            with pytest.raises(RequestError, match="is open in another process"):
-                use()
-        process.kill()
-    with store.held(session):
-        pass
+def old_database(folder: Path) -> None:
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "sessions.db")) as connection:
+        connection.executescript(VERSION_1)
+
+
+def test_a_database_of_version_1_is_read_as_before(tmp_path: Path) -> None:
+    old_database(tmp_path / "s")
+    for _ in range(2):
+        store = Store(tmp_path / "s")
+        (saved,) = store.sessions()
+        assert (saved.id, saved.created, saved.updated, saved.base) == ("0123abcd", 10.0, 20.0, "/b.gguf")
+        assert (saved.tokenizer_sha256, saved.agents, saved.title, saved.n_turns) == ("ab", ("a",), "What?", 3)
+        turns = store.turns("0123abcd")
+        assert turns == [SavedTurn("system", "Be good.", None), SavedTurn("user", "What?\n\nReply.", None), ANSWER]
+        assert all(turn.in_context and not turn.thought for turn in turns)
+    more = [*turns, QUESTION, SavedTurn("a", "a</think>b", (1, 2), False, 1)]
+    store.save("0123abcd", more)
+    assert Store(tmp_path / "s").turns("0123abcd") == more
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_several_may_open_a_database_that_is_old_or_not_there_yet(tmp_path: Path, old: bool) -> None:
+    failed: list[BaseException] = []
+
+    def opened(folder: Path, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            Store(folder).sessions()
+        except BaseException as error:
+            failed.append(error)
+
+    for i in range(40):
+        folder, together = tmp_path / f"{i}", threading.Barrier(4)
+        if old:
+            old_database(folder)
+        threads = [threading.Thread(target=opened, args=(folder, together)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failed == []
 
 
 def test_a_broken_or_newer_database_is_told(tmp_path: Path) -> None:
@@ -120,95 +179,114 @@ def test_a_broken_or_newer_database_is_told(tmp_path: Path) -> None:
         Store(tmp_path / "file")
 
 
+# -- what KV states take -----------------------------------------------------------------------------------------------
+
+
+def with_states(store: Store, n: int) -> list[str]:
+    """Conversations with states of 100 bytes, the oldest first."""
+    sessions = [store.create(BASE, "ab", ["a"]) for _ in range(n)]
+    for i, session in enumerate(sessions):
+        store.save(session, [QUESTION])
+        store.state_file(session).write_bytes(bytes(100))
+        os.utime(store.state_file(session), (i + 1, i + 1))
+    return sessions
+
+
+def states(store: Store, sessions: list[str]) -> list[bool]:
+    return [store.state_file(session).exists() for session in sessions]
+
+
+def test_the_oldest_states_go_and_their_transcripts_stay(store: Store) -> None:
+    sessions = with_states(store, 4)
+    assert store.state_bytes == 400
+    assert store.trim(400) == 0
+    assert store.trim(250) == 2
+    assert states(store, sessions) == [False, False, True, True]
+    assert len(store.sessions()) == 4
+
+
+def test_who_goes_next_is_said_before_it_goes(store: Store) -> None:
+    sessions = with_states(store, 4)
+    assert store.next_to_go(400, 0) == []
+    assert [saved.id for saved in store.next_to_go(400, 101)] == sessions[:2]
+    assert [saved.title for saved in store.next_to_go(100, 10**9)] == ["What?"] * 4
+    with store.held(sessions[0]):
+        assert [saved.id for saved in store.next_to_go(400, 101)] == sessions[1:3]
+    # What has no conversation goes without being named.
+    (store.folder / "nobody.state").write_bytes(bytes(100))
+    os.utime(store.folder / "nobody.state", (0, 0))
+    assert [saved.id for saved in store.next_to_go(400, 100)] == sessions[:1]
+    assert states(store, sessions) == [True] * 4
+    assert store.trim(400) == 1
+    assert states(store, sessions) == [True] * 4
+    assert store.trim(300) == 1
+    assert states(store, sessions) == [False, True, True, True]
+
+
+def test_what_was_just_written_and_what_is_held_stays(store: Store) -> None:
+    sessions = with_states(store, 4)
+    # Not the newest by its time, as where a clock was set back.
+    with store.held(sessions[1]):
+        assert store.trim(100, keep=sessions[2]) == 2
+        assert states(store, sessions) == [False, True, True, False]
+    assert store.trim(0, keep=sessions[2]) == 1
+    assert states(store, sessions) == [False, False, True, False]
+
+
+def test_what_a_killed_process_left_of_a_state_goes(store: Store) -> None:
+    first, second, third = with_states(store, 3)
+    parts = [store.folder / f".{session}.state.99.part" for session in (first, second, third)]
+    parts[0].touch()
+    with store.held(first):
+        assert not parts[0].exists()
+        for part in parts:
+            part.touch()  # the first is being written
+        assert store.trim(1000) == 0
+    assert [part.exists() for part in parts] == [True, False, False]
+    store.delete(first)
+    assert not parts[0].exists()
+
+
+# -- other processes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_told(store: Store) -> None:
+    session, other = with_states(store, 2)
+    code = (
+        "import sys; from pathlib import Path; from icarus_local.chat.store import Store\n"
+        f"with Store(Path({str(store.folder)!r})).held({session!r}): print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        for use in (store.held(session).__enter__, lambda: store.delete(session)):
+            with pytest.raises(RequestError, match="is open in another process"):
+                use()
+        assert [saved.id for saved in store.next_to_go(0, 0)] == [other]
+        assert store.trim(0) == 1
+        assert states(store, [session, other]) == [True, False]
+        process.kill()
+    with store.held(session):
+        pass
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9")
-def test_killed_at_any_moment_a_transcript_has_all_that_was_saved(store: Store) -> None:
-    rng = random.Random(5)
-    for _ in range(25):
-        command = [sys.executable, "-m", "tests.chat.store_killed", str(store.folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            session = process.stdout.readline().strip()
-            time.sleep(rng.uniform(0, 0.1))
-            process.kill()
-            said = process.stdout.read().split()
-        turns = store.turns(session)
-        # What was said to be saved, and at most one more.
-        assert len(turns) - int(said[-1] if said else 0) in (0, 1)
-        assert [saved.text for saved in turns] == [f"question {i}" if i % 2 == 0 else f"{i}" for i in range(len(turns))]
-        store.delete(session)
-
-
-class World:
-    """A base with an agent, opened anew for each part of a conversation."""
-
-    def __init__(self, base: Path, adapter: Path, store: Store) -> None:
-        self.base, self.adapter, self.store = base, adapter, store
-
-    def talk(self, question: str, resume: str | None) -> tuple[AnswerDone, Keeper]:
-        """One question in a program of its own."""
-        agents = [Agent(name="a", adapter=str(self.adapter), max_tokens=12)]
-        with ExitStack() as stack:
-            engine = stack.enter_context(Engine(self.base, n_ctx=512, kv_type="f32", n_threads=1, device="cpu"))
-            tokenizer = Tokenizer(self.base)
-            stack.callback(tokenizer.close)
-            assert tokenizer.template_source is not None
-            template = ChatTemplate(tokenizer.template_source, tokenizer)
-            session = Session(engine, tokenizer, template, make_ready(agents, engine, Path, "", template.sha256))
-            keeper = stack.enter_context(Keeper(self.store, session, tokenizer, resume))
-            (answer,) = (event for event in session.ask(question) if isinstance(event, AnswerDone))
-            return answer, keeper
-
-
-@pytest.fixture
-def world(tiny: Tiny, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv("ICARUS_HOME", str(tmp_path / "home"))
-    return World(tiny.path, convert(add_agents(tiny.model, {"A": 0.3}), "A", tiny.path, tmp_path), store)
-
-
-def test_a_conversation_goes_on_and_nothing_is_encoded_again(world: World) -> None:
-    first, keeper = world.talk("one", resume=None)
-    second, again = world.talk("two", resume=keeper.id[:4])
-    assert again.id == keeper.id
-    assert [(saved.speaker, saved.text) for saved in again.turns][-1] == ("a", first.text)
-    # All but the answer's last token, which nothing had encoded yet.
-    assert second.reused == first.reused + first.encoded + first.generated - 1
-    assert "tokens restored" in again.notices[0]
-    # The same two questions in one program.
-    _, third = world.talk("one", resume=None)
-    assert world.talk("two", resume=third.id)[0].text == second.text
-
-
-def test_without_a_state_that_fits_it_is_said_and_encoded_again(world: World, tiny: Tiny, tmp_path: Path) -> None:
-    first, keeper = world.talk("one", resume=None)
-    world.store.state_file(keeper.id).write_bytes(b"nonsense")
-    second, again = world.talk("two", resume="")
-    assert second.reused == 0
-    assert second.encoded > first.encoded + first.generated
-    assert "tokens will be encoded again: the state" in again.notices[0]
-    world.base = quantised(tiny.path, tmp_path / "q8.gguf", "Q8_0")
-    third, again = world.talk("three", resume="")
-    assert third.reused == 0
-    assert "another base" in again.notices[0]
-
-
-def test_nothing_said_leaves_nothing(world: World, tiny: Tiny) -> None:
-    with ExitStack() as stack:
-        engine = stack.enter_context(Engine(tiny.path, n_ctx=256, n_threads=1, device="cpu"))
-        tokenizer = Tokenizer(tiny.path)
-        stack.callback(tokenizer.close)
-        assert tokenizer.template_source is not None
-        template = ChatTemplate(tokenizer.template_source, tokenizer)
-        session = Session(engine, tokenizer, template, make_ready([Agent(name="a")], engine, Path, "", ""))
-        stack.enter_context(Keeper(world.store, session, tokenizer))
-    assert world.store.sessions() == []
-    assert sorted(file.name for file in world.store.folder.iterdir()) == ["sessions.db"]
-
-
-def test_a_full_disk_ends_the_saving_and_not_the_conversation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(Store, "save", full)
-    with pytest.raises(IcarusError, match=r"is not saved: database or disk is full"):
-        world.talk("one", resume=None)
+def test_killed_200_times_a_transcript_is_one_that_was_saved(store: Store) -> None:
+    rng, now, reached = random.Random(5), 0, 0
+    with Killed("tests.chat.store_killed", str(store.folder)) as killed:
+        (session,) = (saved.id for saved in store.sessions())
+        for _ in range(200):
+            said = killed.after(rng.uniform(0, 0.04))
+            before = int(said[-1]) if said else now
+            turns = store.turns(session)
+            now = int(turns[-1].text)
+            # What was said to be saved, or the one that was being saved.
+            assert now in (before, before + 1)
+            assert turns == version(now)
+            reached += now > before
+    # Kills did meet it between writing and saying so.
+    assert now > 100
+    assert reached > 5
+    with closing(sqlite3.connect(store.folder / "sessions.db")) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

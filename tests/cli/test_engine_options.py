@@ -12,9 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from icarus_local.cli.chat import ChatOptions, open_session
 from icarus_local.cli.engine_options import EngineOptions, engine_options
 from icarus_local.cli.main import main
+from icarus_local.cli.opening import SessionOptions, open_session
 from icarus_local.engine import architecture, base
 from icarus_local.engine.engine import Engine
 from icarus_local.ggml.gguf import GgufFile
@@ -87,9 +87,10 @@ def test_notices_of_the_engine_reach_the_person(tiny: Tiny, monkeypatch: pytest.
         return engine
 
     monkeypatch.setattr(EngineOptions, "open", opened)
-    options = ChatOptions(EngineOptions(base=str(tiny.path), n_ctx=256), agents="base", plain=True)
+    options = SessionOptions(EngineOptions(base=str(tiny.path), n_ctx=256), agents="base", save=False)
     with ExitStack() as stack:
-        assert open_session(options, stack).notices == ["this base is made up"]
+        _, record = open_session(options, stack)
+        assert record.notices == ("this base is made up",)
     result = CliRunner().invoke(main, ["doctor", "--base", str(tiny.path)])
     assert "notice: this base is made up\n" in result.output
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from icarus_local.chat.store import SavedTurn, Store
 from icarus_local.cli.main import main
+from icarus_local.cli.opening import sessions_folder
 from tests.tiny import Tiny
 
 
@@ -59,6 +62,60 @@ def test_a_conversation_is_listed_shown_exported_resumed_and_removed(tiny: Tiny)
     assert [session["id"] for session in listed()] == [second["id"]]
     assert run("sessions", "rm", "--yes", str(second["id"])).exit_code == 0
     assert run("sessions", "list").stdout == ""
+
+
+def saved(*turns: SavedTurn, state_bytes: int = 0) -> str:
+    store = Store(sessions_folder())
+    session = store.create(Path("base.gguf"), "ab", ["coder"])
+    store.save(session, turns)
+    if state_bytes:
+        with store.state_file(session).open("wb") as file:
+            file.truncate(state_bytes)
+    return session
+
+
+TURNS = (
+    SavedTurn("system", "Be good.", None),
+    SavedTurn("file", "File a.py:\n\n```py\nx = 1\n```", None, False),
+    SavedTurn("user", "What is x?", None, False),
+    SavedTurn("hand-over", "Answer as a coder.", None, False),
+    SavedTurn("coder", "<think>1?</think>It is 1.", (5, 6, 7), False, 2),
+    SavedTurn("user", "Why?", None),
+    # An agent may be named like this.
+    SavedTurn("hand-over", "Because.", (8,)),
+)
+
+
+def test_an_export_tells_what_is_no_longer_in_the_context() -> None:
+    session = saved(*TURNS)
+    result = run("sessions", "export", session)
+    assert result.stdout.startswith("# What is x?\n\nConversation")
+    assert result.stdout.partition("base.gguf.\n\n")[2] == (
+        "## system\n\nBe good.\n\n"
+        "## file (no longer in the context)\n\nFile a.py:\n\n```py\nx = 1\n```\n\n"
+        "## user (no longer in the context)\n\nWhat is x?\n\n"
+        "## coder (no longer in the context)\n\n<think>1?</think>It is 1.\n\n"
+        "## user\n\nWhy?\n\n"
+        "## hand-over\n\nBecause.\n"
+    )
+    lines = [json.loads(line) for line in run("sessions", "export", "--format", "jsonl", session).stdout.splitlines()]
+    assert lines == [{"speaker": turn.speaker, "content": turn.text, "in_context": turn.in_context} for turn in TURNS]
+
+
+def test_the_list_ends_with_what_states_take_and_marks_the_first_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, without = saved(TURNS[2], state_bytes=100 << 20), saved(TURNS[2], state_bytes=600 << 20), saved(TURNS[2])
+    os.utime(Store(sessions_folder()).state_file(old), (1, 1))
+    *lines, last = run("sessions", "list").stdout.splitlines()
+    assert last == "saved KV states take 0.7 of 4.0 GiB"
+    assert not any("*" in line for line in lines)
+    monkeypatch.setattr("icarus_local.cli.sessions.MAX_STATE_BYTES", 1200 << 20)
+    *lines, last = run("sessions", "list").stdout.splitlines()
+    assert last == (
+        "saved KV states take 0.7 of 1.2 GiB; another of 600.0 MiB would remove those marked * (their transcripts stay)"
+    )
+    assert [line.split()[0] for line in lines] == [without, new, old]
+    assert ["*" in line for line in lines] == [False, False, True]
+    assert [session["id"] for session in listed()] == [without, new, old]
 
 
 def test_what_is_not_there_is_said(tiny: Tiny) -> None:

@@ -1,4 +1,4 @@
-"""Saves states over and over, until it is killed: `python -m tests.engine.killed BASE FILE`."""
+"""Saves states over and over until it is killed: `python -m tests.engine.killed BASE FILE` (tests.kills)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from pathlib import Path
 
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.state import save_state
+from tests.kills import serve
 
 
 def main() -> None:
-    """Two states by turns, of 100 and of 101 tokens; says when the first is there."""
-    with Engine(Path(sys.argv[1]), n_ctx=256, n_threads=1, device="cpu") as engine:
+    """Two states by turns, of 900 and of 901 tokens; the first is there before anything is killed."""
+    path = Path(sys.argv[2])
+    with Engine(Path(sys.argv[1]), n_ctx=1024, n_threads=1, device="cpu") as engine:
         sequence = engine.cells.create()
-        engine.forward(encode=[(sequence, list(range(100)))])
-        while True:
-            save_state(engine, sequence, Path(sys.argv[2]))
-            print("saved", flush=True)
-            if engine.cells.length(sequence) == 100:
-                engine.forward(encode=[(sequence, [100])])
-            else:
-                engine.cells.truncate(sequence, 100)
+        engine.forward(encode=[(sequence, [token % 250 for token in range(900)])])
+        longer = engine.cells.fork(sequence)
+        engine.forward(encode=[(longer, [7])])
+        save_state(engine, sequence, path)
+
+        def work() -> None:
+            while True:
+                save_state(engine, longer, path)
+                save_state(engine, sequence, path)
+
+        serve(work)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def test_qwen3_drops_what_an_assistant_thought_before_the_last_question(kits: di
 
 
 def test_a_thought_among_an_answers_ids_stays(kits: dict[str, Kit]) -> None:
-    """Dropping it would change what the cache holds; a template sees ids as a word that it cannot look into."""
+    """A template sees ids as a word that it cannot look into: the conversation leaves out what is to be dropped."""
     kit = kits[QWEN3.name]
     question = {"role": "user", "content": "hello"}
     answer = Answer(kit.tokenizer.encode("<think>\nin\n</think>\n\nhello"))
@@ -168,7 +168,7 @@ def test_a_conversation_among_agents_only_grows(kits: dict[str, Kit], name: str)
                 answer = [i for c in "hello\n" for i in kit.tokenizer.encode(c)]
                 kept = [*prompt, *answer]
                 conversation.answer(agent.name, answer)
-        roles = [turn.role for turn in conversation.turns]
+        roles = [message["role"] for message in conversation.messages()]
         body = roles[roles[0] == "system" :]
         assert body == ["user", "assistant"] * 6
         assert (roles[0] == "system") == (bool(system) and kit.family.system in {"shown", "folded"})
@@ -181,7 +181,7 @@ def test_a_system_message_that_a_template_loses_is_folded(kits: dict[str, Kit]) 
     source = "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
     conversation = Conversation(ChatTemplate(source, tokenizer), "Be kind.")
     conversation.ask("hello")
-    assert [(t.role, t.content) for t in conversation.turns] == [("user", "Be kind.\n\nhello")]
+    assert conversation.messages() == [{"role": "user", "content": "Be kind.\n\nhello"}]
 
 
 def test_how_much_stays_where_a_template_writes_into_the_prompt_what_it_later_leaves_out(kits: dict[str, Kit]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from icarus_local.cli.chat import load_template
+from icarus_local.cli.opening import load_template
 from icarus_local.errors import IcarusError, TemplateError
 from icarus_local.text.sandbox import MAX_SIZE, LimitError
 from icarus_local.text.template import ChatTemplate

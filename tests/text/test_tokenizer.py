@@ -58,3 +58,12 @@ def test_a_broken_vocabulary_is_named(tiny: Tiny, tmp_path: Path, case: str) -> 
     keys, message = BROKEN[case]
     with pytest.raises(ModelFileError, match=message):
         Tokenizer(rewritten(tiny.path, tmp_path / "broken.gguf", keys))
+
+
+def test_a_closed_tokenizer_is_an_error(tiny: Tiny) -> None:
+    tokenizer = Tokenizer(tiny.path)
+    tokenizer.close()
+    tokenizer.close()
+    for use in (lambda: tokenizer.encode("a"), lambda: tokenizer.piece(5), lambda: tokenizer.is_end_of_generation(1)):
+        with pytest.raises(RequestError, match="closed"):
+            use()

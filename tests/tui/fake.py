@@ -1,16 +1,25 @@
-"""A worker that answers from a script, behind the interface of icarus_local.chat.worker."""
+"""A chat that answers from a script, behind the seam of icarus_local.chat.reply."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import cast
 
-from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, FinishReason, TextDelta
-from icarus_local.chat.worker import Worker
-from icarus_local.errors import RequestError
+from icarus_local.chat.events import (
+    AnswerDone,
+    AnswersJoined,
+    AnswerStarted,
+    ConversationBegun,
+    Event,
+    FileAdded,
+    FileWeighed,
+    FinishReason,
+    TextDelta,
+)
+from icarus_local.chat.reply import Chat, Opened
+from icarus_local.chat.requests import AddFile, Ask, Join, Request, Weigh
 
 HOLD = object()
 """In a script: wait until the request is cancelled."""
@@ -31,10 +40,10 @@ def echo(text: str, names: Sequence[str]) -> Iterator[object]:
         yield done(name, f"{name} heard: {text}")
 
 
-class FakeRequest:
+class FakeReply:
     """Follows its script up to a cancellation, which ends the answer in progress as the session would."""
 
-    def __init__(self, outcomes: Iterable[object], before: FakeRequest | None) -> None:
+    def __init__(self, outcomes: Iterable[object], before: FakeReply | None) -> None:
         self._outcomes, self._before = outcomes, before
         self._cancelled, self._finished = threading.Event(), threading.Event()
 
@@ -54,7 +63,7 @@ class FakeRequest:
             self._finished.set()
 
     def _events(self) -> Iterator[Event]:
-        agent, said = "", ""
+        said: dict[str, str] = {}
         for outcome in self._outcomes:
             if outcome is HOLD:
                 assert self._cancelled.wait(30), "nobody stopped the request"
@@ -64,35 +73,65 @@ class FakeRequest:
                 raise outcome
             else:
                 event = cast(Event, outcome)
-                agent, said = event.agent, said + event.text if isinstance(event, TextDelta) else ""
+                if isinstance(event, AnswerStarted):
+                    said[event.agent] = ""
+                elif isinstance(event, TextDelta):
+                    said[event.agent] = said.get(event.agent, "") + event.text
+                elif isinstance(event, AnswerDone):
+                    said.pop(event.agent, None)
                 yield event
             if self.cancelled:
-                if agent and not isinstance(outcome, AnswerDone):
-                    yield done(agent, said, "cancelled", len(said))
+                for agent, text in said.items():
+                    yield done(agent, text, "cancelled", len(text))
                 return
 
 
-class FakeWorker:
-    def __init__(self, script: Script = echo, agents: Sequence[str] = ("coder", "reviewer")) -> None:
-        self.session = SimpleNamespace(agents=[SimpleNamespace(name=name) for name in agents])
+def serve(request: Request) -> Iterable[object]:
+    """What comes of a request that is no question."""
+    match request:
+        case Weigh():
+            return [FileWeighed(request.file.name, request.file.n_bytes, request.file.n_bytes // 4, 4000)]
+        case AddFile():
+            return [FileAdded(request.file.name)]
+        case Join():
+            return [AnswersJoined((request.agent,))]
+        case _:
+            return [ConversationBegun("another")]
+
+
+class FakeChat:
+    """Serves questions by `script`, and other requests by `serve`."""
+
+    def __init__(
+        self,
+        script: Script = echo,
+        agents: Sequence[str] = ("coder", "reviewer"),
+        notices: Sequence[str] = (),
+        n_ctx: int = 4096,
+    ) -> None:
+        self.opened = Opened(tuple(agents), n_ctx, (), tuple(notices))
         self.script = script
+        self.serve: Callable[[Request], Iterable[object]] = serve
         self.asked: list[tuple[str, tuple[str, ...]]] = []
-        self.requests: list[FakeRequest] = []
+        self.requests: list[Request] = []
+        self.replies: list[FakeReply] = []
 
-    def ask(self, text: str, names: Sequence[str] = ()) -> FakeRequest:
-        if not text.strip():
-            raise RequestError("the question is empty")
-        known = [agent.name for agent in self.session.agents]
-        for name in names:
-            if name not in known:
-                raise RequestError(f"there is no agent @{name} here", f"Here are {known}")
-        self.asked.append((text, tuple(names)))
-        before = self.requests[-1] if self.requests else None
-        self.requests.append(FakeRequest(self.script(text, names or known), before))
-        return self.requests[-1]
+    def submit(self, request: Request) -> FakeReply:
+        if isinstance(request, Ask):
+            request.check(self.opened.agents)
+            self.asked.append((request.text, request.names))
+            outcomes = self.script(request.text, request.names or self.opened.agents)
+        else:
+            outcomes = self.serve(request)
+        self.requests.append(request)
+        self.replies.append(FakeReply(outcomes, self.replies[-1] if self.replies else None))
+        return self.replies[-1]
 
-    def as_worker(self) -> Worker:
-        return cast(Worker, self)
+    def close(self) -> None:
+        pass
+
+    def as_chat(self) -> Chat:
+        return cast(Chat, self)
 
 
 def flood(agent: str, deltas: int, pause: float = 0.0) -> Script:

@@ -1,28 +1,39 @@
-"""The app over a scripted worker, driven without a terminal."""
+"""The app over a scripted chat, driven without a terminal."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 from textual import events
 from textual.pilot import Pilot
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
 
 from icarus_tui.app import IcarusApp
-from icarus_tui.prompt import Prompt
+from icarus_tui.prompt import Prompt, Taken
 from icarus_tui.status import Activity, Status
 from icarus_tui.transcript import Transcript
-from tests.tui.fake import FakeWorker
+from tests.tui.fake import FakeChat
 
 
 class Screen:
-    def __init__(self, app: IcarusApp, pilot: Pilot[None], worker: FakeWorker) -> None:
-        self.app, self.pilot, self.worker = app, pilot, worker
+    def __init__(self, app: IcarusApp, pilot: Pilot[None], chat: FakeChat) -> None:
+        self.app, self.pilot, self.chat = app, pilot, chat
         self.prompt, self.transcript = app.query_one(Prompt), app.query_one(Transcript)
+        self.sent = 0
+        submit = self.prompt._submit
+
+        def counting(line: str) -> Taken:
+            taken = submit(line)
+            self.sent += taken != "stays"
+            return taken
+
+        self.prompt._submit = counting
 
     @property
     def text(self) -> str:
@@ -36,6 +47,16 @@ class Screen:
     @property
     def activity(self) -> str:
         return str(self.app.query_one(Activity).visual)
+
+    @property
+    def placeholder(self) -> str:
+        """What the empty input says."""
+        return str(self.prompt.placeholder)
+
+    @property
+    def footer(self) -> set[str]:
+        """What the footer offers."""
+        return {key.description for key in self.app.query_one(Footer).query(FooterKey)}
 
     def rows(self) -> list[str]:
         """What a terminal would show."""
@@ -51,10 +72,10 @@ class Screen:
         self.key(*text)
 
     async def send(self, line: str) -> None:
-        """Types a question and sees it taken."""
-        asked = len(self.worker.asked)
+        """Types a line and sees it taken."""
+        sent = self.sent
         self.key(*line, "enter")
-        await self.until(lambda: len(self.worker.asked) > asked and not self.prompt.text)
+        await self.until(lambda: self.sent > sent)
 
     async def ask(self, line: str) -> None:
         """Asks and waits for the answers."""
@@ -76,12 +97,10 @@ class Screen:
 
 
 @asynccontextmanager
-async def screen(
-    worker: FakeWorker, size: tuple[int, int] = (80, 24), notices: Sequence[str] = (), n_ctx: int = 4096
-) -> AsyncIterator[Screen]:
-    app = IcarusApp(worker.as_worker(), notices, n_ctx)
+async def screen(chat: FakeChat, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Screen]:
+    app = IcarusApp(chat.as_chat())
     async with app.run_test(size=size) as pilot:
-        yield Screen(app, pilot, worker)
+        yield Screen(app, pilot, chat)
 
 
 def on_screen(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Asking, reading, queueing, stopping: what a person does, over a worker that answers from a script."""
+"""Asking, reading, queueing, stopping: what a person does, over a chat that answers from a script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from icarus_local.chat.events import AnswerStarted, TextDelta
 from icarus_local.chat.figures import figures
 from icarus_local.errors import ContextFullError
 from icarus_tui.looks import colour
-from tests.tui.fake import HOLD, FakeWorker, done, echo
+from tests.tui.fake import HOLD, FakeChat, done, echo
 from tests.tui.screen import on_screen, screen
 
 SECOND = 1.0  # what stopping may take
@@ -28,9 +28,9 @@ def hold(text: str, names: Sequence[str]) -> Iterator[object]:
 
 @on_screen
 async def test_all_agents_answer_and_every_answer_has_its_figures() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         await s.ask("What is 1+1?")
-        assert s.worker.asked == [("What is 1+1?", ())]
+        assert s.chat.asked == [("What is 1+1?", ())]
         lines = s.text.split("\n")
         assert lines == [
             *("", "you", "What is 1+1?"),
@@ -41,7 +41,7 @@ async def test_all_agents_answer_and_every_answer_has_its_figures() -> None:
 
 @on_screen
 async def test_names_are_in_the_agents_colours() -> None:
-    async with screen(FakeWorker(agents=("coder", "reviewer", "base"))) as s:
+    async with screen(FakeChat(agents=("coder", "reviewer", "base"))) as s:
         await s.ask("@reviewer hello")
         (name,) = [line for block in s.transcript._blocks for line in block.lines if line.plain == "reviewer"]
         assert [span.style for span in name.spans] == [f"bold {colour(1)}"]
@@ -51,7 +51,7 @@ async def test_names_are_in_the_agents_colours() -> None:
 
 @on_screen
 async def test_the_status_line_shows_the_one_cache() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         assert "0/4096 tokens" in s.status
         await s.ask("hello")
         assert "113/4096 tokens, 2.0 MiB; 2 separate caches: 4.0 MiB" in s.status
@@ -59,41 +59,41 @@ async def test_the_status_line_shows_the_one_cache() -> None:
 
 @on_screen
 async def test_one_agent_is_addressed_by_name() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         await s.ask("@reviewer, look at this")
-        assert s.worker.asked == [("look at this", ("reviewer",))]
+        assert s.chat.asked == [("look at this", ("reviewer",))]
         assert "you @reviewer\nlook at this" in s.text
         assert "coder heard" not in s.text
 
 
 @on_screen
 async def test_an_unknown_name_is_said_and_the_line_stays_to_be_corrected() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"@nobody hi", "enter")
         await s.until(lambda: "there is no agent @nobody here" in s.text)
         assert s.prompt.text == "@nobody hi"
-        assert s.worker.asked == []
+        assert s.chat.asked == []
         s.key("home", *["delete"] * 8)
         await s.ask("")
-        assert s.worker.asked == [("hi", ())]
+        assert s.chat.asked == [("hi", ())]
 
 
 @on_screen
 async def test_an_address_without_a_question_is_refused() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"@coder", "enter")
         await s.until(lambda: "the question is empty" in s.text)
 
 
 @on_screen
 async def test_notices_are_shown_at_the_start() -> None:
-    async with screen(FakeWorker(), notices=["reviewer speaks [as the] base"]) as s:
+    async with screen(FakeChat(notices=["reviewer speaks [as the] base"])) as s:
         await s.until(lambda: any("reviewer speaks [as the] base" in row for row in s.rows()))
 
 
 @on_screen
 async def test_questions_typed_ahead_wait_in_order_and_are_shown_as_queued() -> None:
-    async with screen(FakeWorker(hold)) as s:
+    async with screen(FakeChat(hold)) as s:
         await s.send("hold on")
         await s.until(lambda: "a first part" in s.text)
         await s.send("second")
@@ -111,16 +111,16 @@ async def test_questions_typed_ahead_wait_in_order_and_are_shown_as_queued() -> 
 
 @on_screen
 async def test_lines_sent_in_one_burst_are_questions_of_their_own() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"one", "enter", *"two", "enter", *"thref", "backspace", "e", "left", "left", "backspace", "enter")
-        await s.until(lambda: len(s.worker.asked) == 3)
-        assert [text for text, _ in s.worker.asked] == ["one", "two", "thee"]
+        await s.until(lambda: len(s.chat.asked) == 3)
+        assert [text for text, _ in s.chat.asked] == ["one", "two", "thee"]
         await s.idle()
 
 
 @on_screen
 async def test_escape_stops_within_a_second_and_keeps_what_was_said() -> None:
-    async with screen(FakeWorker(hold)) as s:
+    async with screen(FakeChat(hold)) as s:
         await s.send("hold on")
         await s.until(lambda: "a first part" in s.text)
         s.key("escape")
@@ -136,7 +136,7 @@ async def test_escape_stops_within_a_second_and_keeps_what_was_said() -> None:
 
 @on_screen
 async def test_stopped_before_the_first_word_the_question_goes_back_into_the_input() -> None:
-    async with screen(FakeWorker(hold)) as s:
+    async with screen(FakeChat(hold)) as s:
         await s.send("@coder hold no")
         await s.until(lambda: "coder is reading" in s.activity)
         s.key("escape")
@@ -149,7 +149,7 @@ async def test_stopped_before_the_first_word_the_question_goes_back_into_the_inp
 
 @on_screen
 async def test_a_question_taken_back_does_not_overwrite_what_is_being_typed() -> None:
-    async with screen(FakeWorker(hold)) as s:
+    async with screen(FakeChat(hold)) as s:
         await s.send("hold no")
         await s.until(lambda: "coder is reading" in s.activity)
         s.key(*"next", "escape")
@@ -161,11 +161,11 @@ async def test_a_question_taken_back_does_not_overwrite_what_is_being_typed() ->
 
 @on_screen
 async def test_escape_without_an_answer_does_nothing() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"typed", "escape")
         await s.until(lambda: s.prompt.text == "typed")
         await s.ask("")
-        assert s.worker.asked == [("typed", ())]
+        assert s.chat.asked == [("typed", ())]
 
 
 @on_screen
@@ -174,7 +174,7 @@ async def test_nothing_generated_without_a_stop_is_not_called_a_stop() -> None:
         yield AnswerStarted("coder")
         yield done("coder", "", generated=0)
 
-    async with screen(FakeWorker(silent)) as s:
+    async with screen(FakeChat(silent)) as s:
         await s.send("anything")
         await s.until(lambda: "Nobody said anything" in s.text)
         assert s.prompt.text == "anything"
@@ -191,7 +191,7 @@ async def test_an_error_in_a_request_is_a_message_and_the_program_goes_on() -> N
             raise ZeroDivisionError("a [bold] bug")
         yield from echo(text, names)
 
-    async with screen(FakeWorker(fails)) as s:
+    async with screen(FakeChat(fails)) as s:
         await s.send("full")
         await s.until(lambda: "the conversation is longer than 4096 tokens. Start a new one" in s.text)
         await s.until(lambda: s.prompt.text == "full")
@@ -207,8 +207,8 @@ async def test_an_error_in_a_request_is_a_message_and_the_program_goes_on() -> N
 
 @on_screen
 async def test_quitting_stops_what_is_under_way() -> None:
-    worker = FakeWorker(hold)
-    async with screen(worker) as s:
+    chat = FakeChat(hold)
+    async with screen(chat) as s:
         await s.send("hold on")
         await s.send("and this")
         await s.until(lambda: "a first part" in s.text)
@@ -216,5 +216,5 @@ async def test_quitting_stops_what_is_under_way() -> None:
         s.key("ctrl+q")
         await s.until(lambda: not s.app.is_running)
     assert time.monotonic() - start < SECOND
-    assert all(request.cancelled for request in worker.requests)
+    assert all(reply.cancelled for reply in chat.replies)
     assert s.app.return_code == 0

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from textual.content import Content
 
 from icarus_local.chat.events import AnswerStarted, TextDelta
+from icarus_local.chat.requests import Ask, Request
 from icarus_local.errors import RequestError
 from icarus_tui.block import Block
 from icarus_tui.looks import answer, literal
-from tests.tui.fake import FakeWorker, done
+from tests.tui.fake import FakeChat, FakeReply, done
 from tests.tui.screen import Screen, on_screen, screen
 
 HOSTILE = [
@@ -46,9 +47,9 @@ def harmless(s: Screen) -> bool:
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 60)], ids=str)
 @on_screen
 async def test_answers_questions_and_errors_are_shown_as_they_are(size: tuple[int, int]) -> None:
-    async with screen(FakeWorker(sayer), size=size, notices=HOSTILE) as s:
+    async with screen(FakeChat(sayer, notices=HOSTILE), size=size) as s:
         for text in HOSTILE:
-            assert s.app._submit(f"{text}\n!")
+            assert s.app._submit(f"{text}\n!") == "sent"
             await s.idle()
             assert harmless(s)
             assert f"you\n{shown(text)}\n!\n" in s.text
@@ -57,23 +58,24 @@ async def test_answers_questions_and_errors_are_shown_as_they_are(size: tuple[in
 
 @on_screen
 async def test_errors_are_shown_as_they_are() -> None:
-    class Refusing(FakeWorker):
-        def ask(self, text: str, names: Sequence[str] = ()) -> object:  # type: ignore[override]
-            raise RequestError(text)
+    class Refusing(FakeChat):
+        def submit(self, request: Request) -> FakeReply:
+            assert isinstance(request, Ask)
+            raise RequestError(request.text)
 
     async with screen(Refusing()) as s:
         for text in HOSTILE:
-            assert not s.app._submit(text)
+            assert s.app._submit(f"{text}!") == "sent"
             await s.pilot.pause()
             assert harmless(s)
-            assert shown(text) in s.text
+            assert f"you (taken back)\n{shown(text)}!\n\n{shown(text)}!" in s.text
 
 
 @on_screen
 async def test_hostile_names_cannot_be_addressed() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"@[bold] x", "enter", *"@nobody[/] x", "enter")
-        await s.until(lambda: len(s.worker.asked) == 2)
+        await s.until(lambda: len(s.chat.asked) == 2)
         await s.idle()
 
 
@@ -125,7 +127,7 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def run() -> None:
-        async with screen(FakeWorker()) as s:
+        async with screen(FakeChat()) as s:
             await s.ask("hello")
             assert s.app.no_color
             styles = [segment.style for strip in s.app.screen._compositor.render_strips() for segment in strip]

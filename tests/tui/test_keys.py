@@ -7,39 +7,16 @@ import signal
 
 import pytest
 from textual import events
-from textual.widgets import Footer
-from textual.widgets._footer import FooterKey
 
 from icarus_local.chat.events import AnswerStarted, TextDelta
-from icarus_tui.lines import COMMANDS, Command, Question, parse
-from tests.tui.fake import HOLD, FakeWorker, done, flood
-from tests.tui.screen import Screen, on_screen, screen
-
-
-@pytest.mark.parametrize(
-    ("line", "parsed"),
-    [
-        ("/help", Command("help")),
-        ("/quit now", Command("quit")),
-        ("/nothing", Command("nothing")),
-        (" /help", Question(" /help")),
-        ("/etc/passwd, what is it?", Question("/etc/passwd, what is it?")),
-        ("//", Question("//")),
-        ("@coder do it", Question("do it", ("coder",))),
-        ("  @coder: do\nit", Question("do\nit", ("coder",))),
-        ("@coder", Question("", ("coder",))),
-        ("@ coder", Question("@ coder")),
-        ("me@home is it", Question("me@home is it")),
-        ("plain", Question("plain")),
-    ],
-)
-def test_lines_mean_one_thing(line: str, parsed: Command | Question) -> None:
-    assert parse(line) == parsed
+from icarus_local.chat.lines import COMMANDS
+from tests.tui.fake import HOLD, FakeChat, done, flood
+from tests.tui.screen import on_screen, screen
 
 
 @on_screen
 async def test_help_lists_every_command_and_key() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"/help", "enter")
         await s.until(lambda: "/quit: end the chat" in s.text)
         assert s.prompt.text == ""
@@ -49,23 +26,23 @@ async def test_help_lists_every_command_and_key() -> None:
 
 @on_screen
 async def test_an_unknown_command_is_said_and_stays() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*"/hlep", "enter")
-        await s.until(lambda: "there is no command /hlep. There are /help, /quit" in s.text)
+        await s.until(lambda: "there is no command /hlep. There are /add, /all" in s.text)
         assert s.prompt.text == "/hlep"
 
 
 @pytest.mark.parametrize("keys", [["ctrl+q"], ["ctrl+c", "ctrl+c"], [*"/quit", "enter"]], ids=str)
 @on_screen
 async def test_ways_out(keys: list[str]) -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key(*keys)
         await s.until(lambda: not s.app.is_running, within=2)
 
 
 @on_screen
 async def test_one_ctrl_c_only_says_what_a_second_would_do() -> None:
-    async with screen(FakeWorker(flood("coder", 1_000, 0.002))) as s:
+    async with screen(FakeChat(flood("coder", 1_000, 0.002))) as s:
         await s.send("go")
         s.key("ctrl+c")
         # The hint is not overwritten by the stream.
@@ -82,7 +59,7 @@ async def test_one_ctrl_c_only_says_what_a_second_would_do() -> None:
 
 @on_screen
 async def test_up_and_down_recall_what_was_sent() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         for line in ("first", "second", "second", "third"):
             await s.ask(line)
         s.type("draft")
@@ -96,7 +73,7 @@ async def test_up_and_down_recall_what_was_sent() -> None:
 
 @on_screen
 async def test_up_and_down_move_inside_a_question_of_several_lines() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         await s.ask("before")
         s.key("a", "ctrl+j", "b", "ctrl+j", "c", "up", "up")
         await s.until(lambda: s.prompt.cursor_location == (0, 1))
@@ -106,20 +83,20 @@ async def test_up_and_down_move_inside_a_question_of_several_lines() -> None:
         s.key("down")
         await s.until(lambda: s.prompt.text == "a\nb\nc")
         await s.ask("")
-        assert s.worker.asked[-1][0] == "a\nb\nc"
+        assert s.chat.asked[-1][0] == "a\nb\nc"
 
 
 @on_screen
 async def test_a_blank_line_is_not_sent() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.key("enter", "space", "ctrl+j", "enter", "x")
         await s.until(lambda: s.prompt.text == " \nx")
-        assert s.worker.asked == []
+        assert s.chat.asked == []
 
 
 @on_screen
 async def test_pasted_text_keeps_its_lines_and_loses_what_steers_a_terminal() -> None:
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         s.app.post_message(events.Paste("def f():\r\n\treturn '\x1b[31m'\rend"))
         await s.until(lambda: s.prompt.text == "def f():\n\treturn '�[31m'\nend")
         await s.until(lambda: s.prompt.size.height == 3)
@@ -127,16 +104,16 @@ async def test_pasted_text_keeps_its_lines_and_loses_what_steers_a_terminal() ->
 
 @on_screen
 async def test_a_long_paste_leaves_the_conversation_its_room() -> None:
-    async with screen(FakeWorker(), size=(40, 10)) as s:
+    async with screen(FakeChat(), size=(40, 10)) as s:
         s.app.post_message(events.Paste("\n".join(f"line {n}" for n in range(3_000))))
         await s.until(lambda: s.prompt.text.endswith("2999"))
         await s.pilot.pause()
         assert s.prompt.size.height <= 3
         assert s.transcript.size.height >= 1
         s.key("enter")
-        await s.until(lambda: s.worker.asked)
+        await s.until(lambda: s.chat.asked)
         await s.idle()
-        assert s.worker.asked[0][0].count("\n") == 2_999
+        assert s.chat.asked[0][0].count("\n") == 2_999
 
 
 @on_screen
@@ -149,7 +126,7 @@ async def test_page_keys_scroll_back_and_the_stream_does_not_pull_forward() -> N
             yield HOLD
         yield done("coder", "")
 
-    async with screen(FakeWorker(script)) as s:  # type: ignore[arg-type]
+    async with screen(FakeChat(script)) as s:  # type: ignore[arg-type]
         await s.ask("fill")
         end = s.transcript.scroll_offset.y
         assert end == s.transcript.max_scroll_y
@@ -171,22 +148,19 @@ async def test_page_keys_scroll_back_and_the_stream_does_not_pull_forward() -> N
 
 @on_screen
 async def test_the_footer_offers_stop_only_while_it_would_stop_something() -> None:
-    def offered(s: Screen) -> set[str]:
-        return {key.description for key in s.app.query_one(Footer).query(FooterKey)}
-
-    async with screen(FakeWorker(lambda text, names: [AnswerStarted("coder"), HOLD])) as s:
-        await s.until(lambda: offered(s) == {"Send", "Recall", "Quit"})
+    async with screen(FakeChat(lambda text, names: [AnswerStarted("coder"), HOLD])) as s:
+        await s.until(lambda: s.footer == {"Send", "Recall", "Quit"})
         await s.send("go")
-        await s.until(lambda: offered(s) == {"Send", "Recall", "Quit", "Stop"})
+        await s.until(lambda: s.footer == {"Send", "Recall", "Quit", "Stop"})
         s.key("escape")
-        await s.until(lambda: offered(s) == {"Send", "Recall", "Quit"})
+        await s.until(lambda: s.footer == {"Send", "Recall", "Quit"})
 
 
 @on_screen
 async def test_a_selection_is_copied_as_it_was_written() -> None:
     code = "```python\nif x:\n    print('" + "long " * 30 + "')\n```"
     script = [AnswerStarted("coder"), TextDelta("coder", code), done("coder", code)]
-    async with screen(FakeWorker(lambda text, names: script), size=(60, 30)) as s:
+    async with screen(FakeChat(lambda text, names: script), size=(60, 30)) as s:
         await s.ask("show")
         rows = s.rows()
         first = next(n for n, row in enumerate(rows) if "if x" in row)
@@ -209,7 +183,7 @@ async def test_a_selection_is_copied_as_it_was_written() -> None:
 async def test_a_signal_to_end_leaves_in_order(name: str) -> None:
     if not hasattr(signal, name):
         pytest.skip(f"no {name} here")
-    async with screen(FakeWorker()) as s:
+    async with screen(FakeChat()) as s:
         signal.raise_signal(getattr(signal, name))
         await s.until(lambda: not s.app.is_running)
     assert s.app.return_code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,15 +24,15 @@ import sys
 sys.path.insert(0, {root!r})
 from icarus_local.chat.events import AnswerStarted, TextDelta
 from icarus_tui.app import run_tui
-from tests.tui.fake import HOLD, FakeWorker, done
+from tests.tui.fake import HOLD, FakeChat, done
 def script(text, names):
     return [AnswerStarted("coder"), TextDelta("coder", "a first part \\x1b[2J"), HOLD, done("coder", "")]
-class Worker(FakeWorker):
-    def ask(self, text, names=()):
-        if text == "crash":
+class Crashing(FakeChat):
+    def submit(self, request):
+        if request.text == "crash":
             raise KeyError("a bug")
-        return super().ask(text, names)
-run_tui(Worker(script).as_worker(), ["a notice"], 4096)
+        return super().submit(request)
+run_tui(Crashing(script, notices=["a notice"]).as_chat())
 """
 
 
@@ -60,6 +61,15 @@ class Terminal:
             time.sleep(0.05)
         return time.monotonic() - start
 
+    def children(self) -> list[int]:
+        """The program in the terminal, and its child, and so on."""
+        found: list[int] = []
+        parent = self.tmux("display-message", "-p", "#{pane_pid}").strip()
+        while child := subprocess.run(["pgrep", "-P", parent], capture_output=True, text=True, check=False).stdout:
+            parent = child.split()[0]
+            found.append(int(parent))
+        return found
+
     def given_back(self) -> None:
         """The shell is there, on its own screen, with echo, cursor, and without mouse reports."""
         self.keys("echo exit $?; stty -a | grep -ow '[-]*echo'", "Enter")
@@ -77,7 +87,7 @@ def terminal() -> Iterator[Terminal]:
 
 @pytest.fixture
 def fake(terminal: Terminal, tmp_path: Path) -> Terminal:
-    """The screen over a worker whose answer goes on until it is stopped."""
+    """The screen over a chat whose answer goes on until it is stopped."""
     program = tmp_path / "program.py"
     program.write_text(FAKE.format(root=str(ROOT)))
     terminal.keys(shlex.join([sys.executable, str(program)]), "Enter")
@@ -109,10 +119,10 @@ def test_ctrl_c_twice_while_answering_quits(fake: Terminal) -> None:
     fake.given_back()
 
 
-@pytest.mark.parametrize("signal", ["TERM", "INT", "HUP"])
-def test_a_signal_gives_the_terminal_back(fake: Terminal, signal: str) -> None:
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP"])
+def test_a_signal_gives_the_terminal_back(fake: Terminal, name: str) -> None:
     shell = fake.tmux("display-message", "-p", "#{pane_pid}").strip()
-    subprocess.run(["pkill", f"-{signal}", "-P", shell], check=True)
+    subprocess.run(["pkill", f"-{name}", "-P", shell], check=True)
     fake.until(lambda text: text.rstrip().endswith("prompt>"), within=5)
     fake.given_back()
 
@@ -143,3 +153,60 @@ def test_the_command_answers_stops_and_gives_the_terminal_back(terminal: Termina
     terminal.until(lambda text: text.rstrip().endswith("prompt>"))
     terminal.given_back()
     assert "exit 0" in terminal.text()
+
+
+@pytest.mark.slow
+def test_an_engine_that_dies_costs_an_answer_and_nothing_else(terminal: Terminal) -> None:
+    """Killed while nobody asks anything, and in the middle of an answer."""
+
+    def engine() -> int:
+        program = terminal.children()
+        assert len(program) == 2, "the program and its engine"
+        return program[1]
+
+    def killed() -> None:
+        before = engine()
+        os.kill(before, signal.SIGABRT)
+        # Another one takes its place; what is asked before it has loaded waits for it.
+        start = time.monotonic()
+        while len(program := terminal.children()) < 2 or program[1] == before:
+            assert time.monotonic() - start < 30
+            time.sleep(0.05)
+
+    def clean(text: str) -> bool:
+        return not any(word in text for word in ("Traceback", "Fatal Python", "ggml", "llama_", "WARNING", 'File "'))
+
+    terminal.tmux("resize-window", "-x", "100", "-y", "50")
+    terminal.keys(COMMAND, "Enter")
+    terminal.until(lambda text: "Ask all" in text, within=120)
+    terminal.keys("What is the capital of France?", "Enter")
+    terminal.until(lambda text: text.count("in separate ones]") == 1, within=120)
+
+    killed()
+    assert clean(terminal.text())
+    terminal.keys("And of Spain?", "Enter")
+    terminal.until(lambda text: text.count("in separate ones]") == 2, within=120)
+    assert "started again; the conversation goes on" in terminal.text()
+    assert "Paris" in terminal.text()
+    assert clean(terminal.text())
+
+    story = "Tell me a very long story about a fox."
+    terminal.keys(story, "Enter")
+    terminal.until(lambda text: "base is answering" in text, within=60)
+    time.sleep(0.5)
+    killed()
+    terminal.until(lambda text: "the engine ended unexpectedly (SIGABRT). It was started again;" in text, within=60)
+    terminal.until(lambda text: text.rstrip().split("\n")[-2].strip() == story)
+    assert "you (taken back)" in terminal.text()
+    assert "base stopped" in terminal.text()
+    assert clean(terminal.text())
+    terminal.keys("C-u", "And of Italy?", "Enter")
+    terminal.until(lambda text: text.count("in separate ones]") == 3, within=120)
+    assert clean(terminal.text())
+
+    terminal.keys("C-q")
+    terminal.until(lambda text: text.rstrip().endswith("prompt>"))
+    assert "Traceback" not in terminal.tmux("capture-pane", "-p", "-S", "-400")
+    terminal.given_back()
+    assert "exit 0" in terminal.text()
+    assert terminal.children() == []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -17,41 +16,38 @@ from textual.binding import Binding, BindingType
 from textual.timer import Timer
 from textual.widgets import Footer
 
-from icarus_local.chat.events import AnswerDone, AnswerStarted, TextDelta
+from icarus_local.chat.commands import block_to_save
+from icarus_local.chat.lines import Command, help_lines, parse
+from icarus_local.chat.reply import Chat
+from icarus_local.chat.requests import BeginAnew, Join, check_name
 from icarus_local.errors import IcarusError, RequestError
+from icarus_tui.agenda import Agenda
+from icarus_tui.errands import adding, asking, saving
 from icarus_tui.exchange import Exchange, Notice
-from icarus_tui.lines import COMMANDS, Command, Question, parse
 from icarus_tui.logs import held_logs
-from icarus_tui.looks import colour
-from icarus_tui.prompt import Prompt
-from icarus_tui.reader import Outcome, Reader
+from icarus_tui.prompt import Prompt, Taken
 from icarus_tui.status import Activity, Status
 from icarus_tui.transcript import Transcript
-
-if TYPE_CHECKING:
-    from icarus_local.chat.worker import Worker
-
-logger = logging.getLogger(__name__)
 
 _DRAIN_S = 0.05
 _HINT_S = 2.0
 _PROMPT_ROWS = 8
 
 _HELP = """\
-A line is a question to all agents in turn; @name QUESTION asks one of them. You may type ahead.
-Enter sends, Ctrl-J starts a new line, Up and Down recall what you sent, PageUp and PageDown scroll.
+A line is a question to all agents in turn; @name QUESTION asks one of them, or several. You may type ahead.
+Enter sends, Ctrl-J starts a new line, Tab completes a name, Up and Down recall what you sent, PageUp, PageDown scroll.
 Esc stops the answer in progress; stopped before anything was said, the question goes back into the input.
+Where the program asks, y agrees; a line that says something else, or Esc, leaves things as they are.
 Ctrl-C copies what the mouse selected; twice, it quits. Ctrl-Q quits.
 """
 
 
 class IcarusApp(App[None]):
-    """The conversation over a worker that is ready.
+    """The conversation over a chat that is open.
 
     Args:
-        worker: answers the questions, in order.
-        notices: what the person should be told at the start.
-        n_ctx: tokens that the cache holds.
+        chat: serves the requests, in order.
+        rounds, at_once: what a question means that says nothing else, as in `Ask`.
     """
 
     CSS = """
@@ -61,6 +57,7 @@ class IcarusApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (9, "-high")]  # noqa: RUF012 -- Textual annotates it as it does
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Leave it", priority=True),
         Binding("escape", "stop", "Stop", priority=True),
         Binding("ctrl+q", "quit", "Quit", priority=True),
         Binding("ctrl+c", "interrupt", "Copy, quit", show=False, priority=True),
@@ -68,19 +65,17 @@ class IcarusApp(App[None]):
         Binding("pagedown", "scroll(1)", "Forth", show=False, priority=True),
     ]
 
-    def __init__(self, worker: Worker, notices: Sequence[str], n_ctx: int) -> None:
+    def __init__(self, chat: Chat, rounds: int = 1, at_once: bool = False) -> None:
         super().__init__()
-        self._worker, self._notices = worker, tuple(notices)
-        names = [ready.name for ready in worker.session.agents]
-        self._colours = {name: colour(index) for index, name in enumerate(names)}
-        self._reader = Reader()
-        self._open: deque[Exchange] = deque()
+        self._chat, self._rounds, self._at_once = chat, rounds, at_once
+        names = chat.opened.agents
+        self._transcript, self._prompt = Transcript(), Prompt(self._submit, names)
+        self._status, self._activity = Status(names, chat.opened.n_ctx), Activity()
+        self._agenda = Agenda(chat, self._transcript, self._status, self._prompt, self._watch)
         self._drain_timer: Timer | None = None
-        self._stoppable = False
+        self._escape: tuple[bool, bool] = (False, False)
         self._hint, self._hint_until = "", 0.0
         self._quit_until = 0.0
-        self._transcript, self._prompt = Transcript(), Prompt(self._submit)
-        self._status, self._activity = Status(names, n_ctx), Activity()
 
     def compose(self) -> ComposeResult:
         """Lays the screen out."""
@@ -92,7 +87,7 @@ class IcarusApp(App[None]):
 
     def on_mount(self) -> None:
         """Shows the notices and takes the keys."""
-        for notice in self._notices:
+        for notice in (*self._chat.opened.before, *self._chat.opened.notices):
             self._transcript.add(Notice(notice))
         self._prompt.focus()
         self._drain_timer = self.set_interval(_DRAIN_S, self._drain, pause=True)
@@ -107,102 +102,93 @@ class IcarusApp(App[None]):
         self.close()
 
     def close(self) -> None:
-        """Stops all requests and the reader, so that the worker's end is not waited for."""
-        for exchange in self._open:
-            exchange.stop()
-        self._reader.close()
+        """Stops all that is under way, so that the worker's end is not waited for."""
+        self._agenda.close()
 
-    def _submit(self, line: str) -> bool:
-        parsed = parse(line)
-        return self._ask(line, parsed) if isinstance(parsed, Question) else self._command(parsed)
+    def _submit(self, line: str) -> Taken:
+        """Takes a sent line."""
+        taken = self._agenda.answer(line)
+        if taken == "stays":
+            self._show_hint("Left as it is; Enter sends the line")
+        if taken is None:
+            taken = self._do(line) if line else "stays"
+        self._show_activity()
+        return taken
 
-    def _command(self, command: Command) -> bool:
-        if command.name not in COMMANDS:
-            known = ", ".join(f"/{name}" for name in COMMANDS)
-            self._transcript.add(Notice(f"there is no command /{command.name}. There are {known}", error=True))
-            return False
-        if command.name == "quit":
-            self.exit()
-        else:
-            listed = "\n".join(f"/{name}: {what}" for name, what in COMMANDS.items())
-            self._transcript.add(Notice(_HELP + listed))
-        return True
-
-    def _ask(self, line: str, question: Question) -> bool:
+    def _do(self, line: str) -> Taken:
         try:
-            request = self._worker.ask(question.text, question.names)
-        except RequestError as error:
+            parsed = parse(line, self._rounds, self._at_once)
+            if isinstance(parsed, Command):
+                self._command(line, parsed)
+            else:
+                # Nobody answers twice at once.
+                names = tuple(dict.fromkeys(parsed.names)) if parsed.at_once else parsed.names
+                question = replace(parsed, names=names)
+                question.check(self._chat.opened.agents)
+                self._agenda.enqueue(Exchange(line, question), asking(question))
+        except IcarusError as error:
             self._transcript.add(Notice(str(error), error=True))
-            return False
-        exchange = Exchange(line, question.text, question.names, request)
-        if self._open:
-            exchange.show_state("queued")
-        self._open.append(exchange)
-        self._transcript.add(exchange)
-        self._reader.follow(request)
+            return "stays"
+        return "sent"
+
+    def _command(self, line: str, command: Command) -> None:
+        exchange = Exchange(line)
+        match command.name:
+            case "quit":
+                self.exit()
+            case "add":
+                self._agenda.enqueue(exchange, adding(command.rest, exchange.tell))
+            case "save-code":
+                # What was answered can be saved now, whatever is being answered.
+                block, path = block_to_save(self._agenda.answers, command.rest)
+                self._agenda.do(exchange, saving(block, path, exchange.tell))
+            case "keep":
+                name, names = command.rest.removeprefix("@"), self._chat.opened.agents
+                if not name:
+                    raise RequestError("/keep wants the name of an agent", f"For example: /keep {names[0]}")
+                check_name(name, names)
+                self._agenda.enqueue(exchange, asking(Join(name)))
+            case "new":
+                self._agenda.enqueue(exchange, asking(BeginAnew()))
+            case _:
+                self._transcript.add(Notice(_HELP + "\n".join(help_lines())))
+
+    def _watch(self) -> None:
         if self._drain_timer is not None:
             self._drain_timer.resume()
-        self._show_activity()
-        return True
 
     def _drain(self) -> None:
         """Shows what has come since the last time."""
-        outcomes = self._reader.take()
-        if not outcomes or not self._transcript.is_attached:
+        if not self._transcript.is_attached:
             return
-        for outcome in outcomes:
-            self._show(self._open[0], outcome)
-        self._transcript.update()
+        self._agenda.drain()
         self._show_activity()
-        if not self._open and self._drain_timer is not None:
+        if not self._agenda.busy and self._drain_timer is not None:
             self._drain_timer.pause()
-
-    def _show(self, exchange: Exchange, outcome: Outcome) -> None:
-        if isinstance(outcome, AnswerStarted):
-            exchange.begin_answer(outcome.agent, self._colours.get(outcome.agent, colour(0)))
-        elif isinstance(outcome, TextDelta):
-            exchange.append(outcome.text)
-        elif isinstance(outcome, AnswerDone):
-            exchange.end_answer(outcome)
-            self._status.show(outcome)
-        elif outcome is None:
-            self._end(exchange)
-        else:
-            if not isinstance(outcome, IcarusError):
-                logger.error("a request failed", exc_info=outcome)
-            exchange.fail(outcome)
-
-    def _end(self, exchange: Exchange) -> None:
-        self._open.popleft()
-        if self._open:
-            self._open[0].show_state("")
-        if exchange.answered:
-            return
-        # The session has taken the question out of the conversation, and so does the screen.
-        where = "it is in the input again" if self._prompt.put_back(exchange.line) else "Up brings it back"
-        if exchange.failed:
-            exchange.show_state("taken back")
-            return
-        why = "Stopped before anybody answered" if exchange.stopping else "Nobody said anything"
-        self._transcript.discard(exchange)
-        self._transcript.add(Notice(f"{why}; the question was taken back, {where}."))
 
     def _show_activity(self) -> None:
         hinting = time.monotonic() < self._hint_until
-        self._activity.show(self._hint if hinting else _activity(self._open))
-        if self._stoppable != bool(self._open):
+        self._activity.show(self._hint if hinting else self._agenda.doing)
+        escape = self._agenda.asks, self._agenda.stoppable
+        if self._escape != escape:
             # Not more often: the footer is made anew each time.
-            self._stoppable = bool(self._open)
+            self._escape = escape
             self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The footer offers only what would do something."""
-        return self._stoppable if action == "stop" else True
+        if action == "leave":
+            return self._agenda.asks
+        return self._agenda.stoppable and not self._agenda.asks if action == "stop" else True
+
+    def action_leave(self) -> None:
+        """Leaves as it is what the program asks about."""
+        self._agenda.leave()
+        self._show_activity()
 
     def action_stop(self) -> None:
         """Stops the answer in progress; what is queued goes on."""
-        if self._open:
-            self._open[0].stop()
+        self._agenda.stop()
         self._show_activity()
 
     def action_scroll(self, pages: int) -> None:
@@ -222,7 +208,7 @@ class IcarusApp(App[None]):
             self.exit()
         else:
             self._quit_until = time.monotonic() + _HINT_S
-            self._show_hint("Ctrl-C again quits" + ("; Esc stops the answer" if self._open else ""))
+            self._show_hint("Ctrl-C again quits" + ("; Esc stops the answer" if self.check_action("stop", ()) else ""))
 
     def _show_hint(self, hint: str) -> None:
         self._hint, self._hint_until = hint, time.monotonic() + _HINT_S
@@ -230,18 +216,17 @@ class IcarusApp(App[None]):
         self._show_activity()
 
 
-def run_tui(worker: Worker, notices: Sequence[str], n_ctx: int) -> None:
+def run_tui(chat: Chat, rounds: int = 1, at_once: bool = False) -> None:
     """Runs the screen until the person quits; the terminal is as before afterwards.
 
     Args:
-        worker: ready to answer; the caller closes it.
-        notices: shown at the start.
-        n_ctx: tokens that the cache holds.
+        chat: open; the caller closes it.
+        rounds, at_once: what a question means that says nothing else, as in `Ask`.
 
     Raises:
         IcarusError: the screen failed; Textual has written the trace to stderr.
     """
-    app = IcarusApp(worker, notices, n_ctx)
+    app = IcarusApp(chat, rounds, at_once)
     try:
         with held_logs():
             app.run()
@@ -249,19 +234,6 @@ def run_tui(worker: Worker, notices: Sequence[str], n_ctx: int) -> None:
         app.close()
     if app.return_code:
         raise IcarusError("the screen failed", "--plain works without it")
-
-
-def _activity(exchanges: Sequence[Exchange]) -> str:
-    if not exchanges:
-        return ""
-    current, queued = exchanges[0], len(exchanges) - 1
-    if current.stopping:
-        text = "stopping"
-    elif not current.speaker:
-        text = "waiting"
-    else:
-        text = f"{current.speaker} is {'answering' if current.speaking else 'reading'}"
-    return f"{text}, {queued} queued" if queued else text
 
 
 def _on_termination(leave: Callable[[], None]) -> None:

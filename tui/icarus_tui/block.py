@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from icarus_tui.looks import literal
 
-Look = Literal["text", "question", "quiet", "error"]
+Look = Literal["text", "question", "quiet", "error", "break"]
 Wrap = Callable[[Content, Look], list[Strip]]
 """Gives the rows of one source line, at the width there is."""
 

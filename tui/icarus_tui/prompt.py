@@ -1,15 +1,27 @@
-"""The input: Enter sends, Up and Down go through what was sent before."""
+"""The input: Enter sends, Tab completes, Up and Down go through what was sent before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Literal
 
 from textual import events
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.widgets import TextArea
 
 from icarus_local.chat.figures import printable
+from icarus_local.chat.lines import COMMANDS
+from icarus_tui.looks import literal
+
+_HINT = "Ask all, or @name one. /help"
+_COMMAND = re.compile(r"/(?P<begun>[\w-]*)")
+_KEPT = re.compile(r"/keep\s+@?(?P<begun>[\w-]*)")
+_ADDRESSED = re.compile(r".*(?:^|\s)@(?P<begun>[\w-]*)", re.DOTALL)
+
+Taken = Literal["sent", "answered", "stays"]
+"""What became of a line: it is recalled by Up, it is not (an answer to the program), it stays to be corrected."""
 
 
 class Recall:
@@ -52,21 +64,36 @@ class Prompt(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send"),
         Binding("ctrl+j,shift+enter", "newline", "New line", show=False),
+        Binding("tab", "complete", "Complete", show=False),
         Binding("up", "cursor_up", "Recall"),
     ]
 
-    def __init__(self, submit: Callable[[str], bool]) -> None:
-        """`submit` gets a sent line and says whether it takes it; one that it does not take stays, to be corrected."""
-        super().__init__(compact=True, highlight_cursor_line=False, placeholder="Ask all, or @name one. /help")
-        self._submit = submit
+    def __init__(self, submit: Callable[[str], Taken], agents: Sequence[str]) -> None:
+        """`submit` gets a sent line, "" for a blank one; `agents` are the names that Tab completes."""
+        super().__init__(compact=True, highlight_cursor_line=False, placeholder=literal(_HINT))
+        self._submit, self._agents = submit, tuple(agents)
         self.recall = Recall()
 
     def action_send(self) -> None:
         """Submits what was typed. At once, as what is typed next belongs to the next question."""
-        line = self.text.rstrip()
-        if line and self._submit(line):
-            self.recall.add(line)
-            self.text = ""
+        text, place = self.text, self.cursor_location
+        # Empty before it is submitted: what comes of the line may put something back.
+        self.text = ""
+        taken = self._submit(text.rstrip())
+        if taken == "stays":
+            self.text = text
+            self.move_cursor(place)
+        elif taken == "sent":
+            self.recall.add(text.rstrip())
+
+    def action_complete(self) -> None:
+        """Adds what can only follow."""
+        if self.cursor_location == self.document.end:
+            self.insert(_completion(self.text, self._agents))
+
+    def hint(self, hint: str) -> None:
+        """Says in the empty input what may be typed; "" says what always may."""
+        self.placeholder = literal(hint or _HINT)
 
     def put_back(self, line: str) -> bool:
         """Puts a question back to be asked again; False where something else is being typed."""
@@ -117,3 +144,24 @@ _ACTIONS = {
     key: bindings[-1].action
     for key, bindings in BindingsMap([*TextArea.BINDINGS, *Prompt.BINDINGS]).key_to_bindings.items()
 }
+
+
+def _completion(text: str, agents: Sequence[str]) -> str:
+    """What follows `text` as far as that is certain: the rest of a command's name, or of an agent's who is addressed
+    or kept, and a space where more comes after it.
+    """
+    if match := _COMMAND.fullmatch(text):
+        rest = _rest(match["begun"], COMMANDS)
+        takes, _ = COMMANDS.get(match["begun"] + rest.rstrip(), ("", ""))
+        return rest if takes else rest.rstrip()
+    if match := _KEPT.fullmatch(text):
+        return _rest(match["begun"], agents).rstrip()
+    if match := _ADDRESSED.fullmatch(text):
+        return _rest(match["begun"], agents)
+    return ""
+
+
+def _rest(begun: str, names: Iterable[str]) -> str:
+    fitting = [name for name in names if name.startswith(begun)]
+    rest = os.path.commonprefix(fitting)[len(begun) :]  # noqa: RUF071 -- of names, not of paths
+    return f"{rest} " if len(fitting) == 1 else rest

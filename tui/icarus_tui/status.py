@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from icarus_local.chat.events import AnswerDone
+from icarus_local.chat.figures import mib
 from icarus_tui.looks import colour, literal
 
 
@@ -21,15 +22,39 @@ class Status(Static):
     def __init__(self, agents: Sequence[str], n_ctx: int) -> None:
         self._agents, self._n_ctx = tuple(agents), n_ctx
         self._cache = f"0/{n_ctx} tokens"
+        self._at_once: dict[str, int] = {}
+        self._token_bytes = 0.0
         super().__init__(self._content(), markup=False)
 
-    def show(self, done: AnswerDone) -> None:
-        """Shows what the cache holds after an answer."""
-        tokens = min(done.reused + done.encoded + done.generated, self._n_ctx)
-        one, separate = done.kv_bytes / 2**20, done.kv_bytes_separate / 2**20
-        self._cache = (
-            f"{tokens}/{self._n_ctx} tokens, {one:.1f} MiB; {len(self._agents)} separate caches: {separate:.1f} MiB"
-        )
+    def show(self, done: Sequence[AnswerDone], at_once: bool) -> None:
+        """Shows what the cache holds after an answer, or after answers that were given at once."""
+        tokens = {each.agent: each.reused + each.encoded + each.generated for each in done}
+        self._at_once = tokens if at_once else {}
+        last = done[-1]
+        if not at_once:
+            self._show(tokens[last.agent], last.kv_bytes, len(self._agents), last.kv_bytes_separate)
+        elif last.kv_bytes_separate and any(each.generated for each in done):
+            # Each has counted what all read. The last to end knows what all take: together, and if nothing were shared.
+            self._token_bytes = last.kv_bytes_separate / sum(tokens.values())
+            self._show(round(last.kv_bytes / self._token_bytes), last.kv_bytes, len(done), last.kv_bytes_separate)
+
+    def keep(self, agents: Sequence[str]) -> None:
+        """Of answers that were given at once only that of `agents` is left, where it is one."""
+        tokens = [self._at_once[name] for name in agents if name in self._at_once]
+        if len(tokens) == 1:
+            n_bytes = round(tokens[0] * self._token_bytes)
+            self._show(tokens[0], n_bytes, len(self._agents), n_bytes * len(self._agents))
+        self._at_once = {}
+
+    def begin_anew(self) -> None:
+        """Nothing has been said."""
+        self._at_once = {}
+        self._cache = f"0/{self._n_ctx} tokens"
+        self.update(self._content())
+
+    def _show(self, tokens: int, n_bytes: int, caches: int, n_bytes_separate: int) -> None:
+        separate = f"{caches} separate cache{'' if caches == 1 else 's'}: {mib(n_bytes_separate)}"
+        self._cache = f"{min(tokens, self._n_ctx)}/{self._n_ctx} tokens, {mib(n_bytes)}; {separate}"
         self.update(self._content())
 
     def _content(self) -> Content:

@@ -38,6 +38,7 @@ class Transcript(ScrollView, can_focus=False):
         & > .transcript--question { background: $boost; }
         & > .transcript--quiet { color: $text-muted; }
         & > .transcript--error { color: $text-error; }
+        & > .transcript--break { background: $accent-muted; color: $text-accent; text-style: bold; }
     }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -45,6 +46,7 @@ class Transcript(ScrollView, can_focus=False):
         "transcript--question",
         "transcript--quiet",
         "transcript--error",
+        "transcript--break",
     }
 
     def __init__(self) -> None:

@@ -1,0 +1,273 @@
+"""The engine in a process of its own: what aborts it costs an answer, not the program and its terminal."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from types import TracebackType
+from typing import IO
+
+from icarus_local.chat.events import ConversationBegun
+from icarus_local.chat.reply import Opened, Reply
+from icarus_local.chat.requests import Ask, Request
+from icarus_local.chat.wire import Began, Begin, Came, Cancel, Ended, Logged, Opener, Restart, Run, Wire
+from icarus_local.errors import EngineDiedError, IcarusError, RequestError
+
+logger = logging.getLogger(__name__)
+
+_TAIL = 60  # lines of what a process said last
+_SERVE = "import sys; sys.path[:] = {path!r}; from icarus_local.chat.child import serve; serve()"
+
+
+class EngineProcess:
+    """A conversation whose engine runs in a child; one that dies is started again and goes on.
+
+    Attributes:
+        opened: the conversation as it was opened last.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        """Starts the process and waits until the conversation is open.
+
+        Raises:
+            IcarusError: whatever the opener raised. EngineDiedError: the process ended while it opened.
+        """
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._replies: dict[int, Reply] = {}
+        self._numbers = itertools.count()
+        self._error: IcarusError | None = None
+        self._closed = False
+        self._begun: int | None = None  # the request that is under way
+        self._served = True  # whether this process was of any use
+        self._child = _Child(opener, None)
+        self.opened = self._child.opened
+        self._conversation = self.opened.conversation
+        self._thread = threading.Thread(target=self._receive, name="icarus-events", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: Request) -> Reply:
+        """Queues a request.
+
+        Raises:
+            RequestError: it asks agents who are not there, or nothing. EngineDiedError: there is no engine any more.
+        """
+        if isinstance(request, Ask):
+            request.check(self.opened.agents)
+        reply = Reply(request)
+        with self._lock:
+            if self._closed:
+                raise RequestError("the chat is closed")
+            if self._error is not None:
+                raise self._error
+            number = next(self._numbers)
+            self._replies[number] = reply
+            reply.stops_by(lambda: self._cancel(number))
+            # Where it has just died, what is open is sent to the next one.
+            self._child.send(Run(number, request))
+        return reply
+
+    def _cancel(self, number: int) -> None:
+        with self._lock:
+            if number in self._replies:
+                self._child.send(Cancel(number))
+
+    def _receive(self) -> None:
+        while True:
+            message = self._child.receive()
+            if isinstance(message, Began):
+                self._begun, self._served = message.number, True
+            elif isinstance(message, Came):
+                self._came(message)
+            elif not isinstance(message, Opened) and not self._again(message):
+                return
+
+    def _came(self, message: Came) -> None:
+        if isinstance(message.outcome, ConversationBegun):
+            self._conversation = message.outcome.conversation
+        with self._lock:
+            reply = self._replies[message.number]
+            if message.outcome is None:
+                self._begun = None
+                del self._replies[message.number]
+        reply.put(message.outcome)
+
+    def _again(self, end: Ended | EngineDiedError) -> bool:
+        """Starts the process again where it died; whether there is one now."""
+        with self._lock:
+            # One that dies as soon as it is started would do so for ever.
+            if isinstance(end, Ended) or self._closed or not self._served:
+                self._give_up(end.error if isinstance(end, Ended) else end)
+                return False
+            failed = None if self._begun is None else self._replies.pop(self._begun)
+            self._begun = None
+        try:
+            child = _Child(self._opener, Restart(self._conversation))
+        except BaseException as error:  # whatever it was, nobody else would tell
+            with self._lock:
+                dead = EngineDiedError(end.what, f"It could not be started again: {error}")
+                self._replies = {-1: failed, **self._replies} if failed else self._replies
+                self._give_up(dead)
+            return False
+        kept = "goes on" if self._conversation else "was not saved and begins anew"
+        logger.warning("%s; it was started again", end)
+        if failed is not None:
+            failed.put(EngineDiedError(end.what, f"It was started again; the conversation {kept}"))
+            failed.put(None)
+        with self._lock:
+            self._child, self._served = child, False
+            self.opened, self._conversation = child.opened, child.opened.conversation
+            for number, reply in self._replies.items():
+                child.send(Run(number, reply.request))
+                if reply.cancelled:
+                    child.send(Cancel(number))
+            closed = self._closed
+        if closed:
+            child.close()
+        return True
+
+    def _give_up(self, error: BaseException | None) -> None:
+        if isinstance(error, IcarusError):
+            self._error = error
+        for reply in self._replies.values():
+            if error is not None:
+                reply.put(error)
+            reply.put(None)
+        self._replies.clear()
+
+    def close(self) -> None:
+        """Cancels what is under way and queued, and returns when all is saved; may be called twice.
+
+        Raises:
+            IcarusError: something could not be saved.
+        """
+        with self._lock:
+            first, self._closed = not self._closed, True
+        self._child.close()
+        self._thread.join()
+        if first and self._error is not None and not isinstance(self._error, EngineDiedError):
+            raise self._error
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            self.close()
+        except IcarusError:
+            # What ended the chat matters more.
+            if error is None:
+                raise
+
+
+class _Child:
+    """One process and its pipes."""
+
+    def __init__(self, opener: Opener, restart: Restart | None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE.format(path=sys.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # A debugger that ggml starts on an abort takes seconds, and writes where people read.
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},
+            # Keys that a terminal turns into signals are the program's.
+            start_new_session=sys.platform != "win32",
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._wire = Wire(process.stdout, process.stdin)
+        self._said: deque[str] = deque(maxlen=_TAIL)
+        self._opening = restart is None
+        self._listener = threading.Thread(target=self._listen, args=(process.stderr,), daemon=True)
+        self._listener.start()
+        try:
+            self.send(Begin(opener, restart, logging.getLogger().level))
+            first = self.receive()
+        except BaseException:
+            # Interrupted while it loads: there is nothing to save yet.
+            process.kill()
+            process.wait()
+            raise
+        if not isinstance(first, Opened):
+            self.close()
+            raise _why(first)
+        self.opened, self._opening = first, False
+
+    def send(self, message: Begin | Run | Cancel) -> None:
+        """Sends a message; that the process is gone is seen where its own are received."""
+        with contextlib.suppress(OSError, ValueError):
+            self._wire.send(message)
+
+    def receive(self) -> Began | Came | Ended | Opened | EngineDiedError:
+        """The next message that is not for the log; the last is `Ended`, or what it died of."""
+        try:
+            while isinstance(message := self._wire.receive(), Logged):
+                target = logging.getLogger(message.record.name)
+                if target.isEnabledFor(message.record.levelno):
+                    target.handle(message.record)
+            received: Began | Came | Ended | Opened = message
+            return received
+        except EOFError:
+            return self._death()
+
+    def _listen(self, stream: IO[bytes]) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        line = ""
+        while chunk := os.read(stream.fileno(), 1 << 16):
+            text = decoder.decode(chunk)
+            if self._opening:
+                # Nothing is drawn yet, and what is fetched meanwhile shows its progress.
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            *lines, line = (line + text).split("\n")
+            for whole in lines:
+                self._said.append(whole.rstrip())
+                logger.debug("engine's process: %s", whole.rstrip())
+        self._said.append(line)
+
+    def _death(self) -> EngineDiedError:
+        code = self._process.wait()
+        self._listener.join(1.0)
+        return EngineDiedError(f"the engine ended unexpectedly ({_named(code)}){_reason(list(self._said))}")
+
+    def close(self) -> None:
+        """Lets it save and end, and returns then; an interrupt while waiting ends it at once."""
+        self._wire.close()
+        try:
+            self._process.wait()
+        except KeyboardInterrupt:
+            self._process.kill()
+            self._process.wait()
+
+
+def _why(end: Began | Came | Ended | EngineDiedError) -> BaseException:
+    if isinstance(end, EngineDiedError):
+        return end
+    error = end.error if isinstance(end, Ended) else None
+    return error or EngineDiedError("the engine's process ended before the conversation was open")
+
+
+def _named(code: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"exit code {code}"
+
+
+def _reason(said: list[str]) -> str:
+    """Why, as far as it said so: ggml's assertion, or a Python error."""
+    for line in said:
+        if "GGML_ASSERT" in line or "GGML_ABORT" in line or line.startswith("ggml"):
+            return f": {line}"
+    return f": {said[-1]}" if said and "Error" in said[-1] else ""
