@@ -6,39 +6,33 @@ Nothing else touches huggingface_hub, and it loads on first use. Transfers go ov
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from icarus_local.errors import IcarusError
+from icarus_local.hub_place import (
+    MOVE_CACHE,
+    Place,
+    cache_folder,
+    in_words,
+    parse,
+    reason_for,
+    size_text,
+    transport_error,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedFileInfo, CachedRepoInfo, HFCacheInfo, HfFileMetadata
 
-_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>.+))?")
 _ETAG = re.compile(r"[\w-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_MOVE_CACHE = "Free some space, or set HF_HUB_CACHE to a folder on another disk"
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A repository on the Hub, or a file of one."""
-
-    repo: str
-    file: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.repo}/{self.file}" if self.file else self.repo
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +63,6 @@ class Removal:
     execute: Callable[[], None]
 
 
-def parse(name: str) -> Place | None:
-    """`OWNER/NAME` or `OWNER/NAME/FILE`; None for anything else."""
-    match = _NAME.fullmatch(name)
-    return Place(match["repo"], match["file"]) if match else None
-
-
-def size_text(n_bytes: int) -> str:
-    """Bytes as the Hub's pages write them: powers of 1000."""
-    size, unit = float(n_bytes), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.95:
-            break
-        size, unit = size / 1000, larger
-    return f"{n_bytes} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-
-
-def cache_folder() -> Path:
-    """Where huggingface-hub keeps what it fetched (HF_HUB_CACHE, else HF_HOME/hub)."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
-
-
 def fetch(
     name: str, revision: str | None = None, *, local_files_only: bool = False, tell: Tell = lambda _line: None
 ) -> Path:
@@ -114,8 +85,8 @@ def fetch(
     place = parse(name)
     if place is None or place.file is None or not place.file.endswith(".gguf"):
         raise IcarusError(f"{name} names no model file on the Hub", "Give OWNER/NAME/FILE.gguf")
-    with _in_words(place, revision):
-        cached = _cached(place, revision)
+    with in_words(place, revision):
+        cached = cached_copy(place, revision)
         if local_files_only:
             return cached or _not_cached(place)
         url = hf_hub_url(place.repo, place.file, revision=revision)
@@ -123,14 +94,72 @@ def fetch(
             remote = get_hf_file_metadata(url)
         except (EntryNotFoundError, RevisionNotFoundError):
             raise
-        except (_transport_error(), OSError) as error:
+        except (transport_error(), OSError) as error:
             if cached is None:
                 raise
-            tell(f"{place}: the cached copy, for {_reason(place, revision, error)[0]}")
+            tell(f"{place}: the cached copy, for {reason_for(place, revision, error)[0]}")
             return cached
-        if _cached(place, remote.commit_hash) is None:
-            _transfer(place, url, remote, tell)
+        if cached_copy(place, remote.commit_hash) is None:
+            transfer(place, url, remote, tell)
         return Path(hf_hub_download(place.repo, place.file, revision=revision))
+
+
+def fetch_files(
+    repo: str,
+    choose: Callable[[list[str]], list[str]],
+    revision: str | None = None,
+    *,
+    local_files_only: bool = False,
+    tell: Tell = lambda _line: None,
+) -> Path:
+    """The local folder of some files of a repository; interrupted transfers of weights go on.
+
+    Without an answer from the Hub what is in the cache serves.
+
+    Args:
+        repo: `OWNER/NAME`.
+        choose: of all names of files there those that are wanted; may raise IcarusError.
+        revision, local_files_only, tell: as of `fetch`.
+
+    Raises:
+        IcarusError: no such repository or revision; no access, connection or space; nothing in the cache.
+    """
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with in_words(Place(repo), revision):
+        if local_files_only:
+            return _cached_folder(repo, revision, "the Hub may not be asked")
+        try:
+            info = HfApi().model_info(repo, revision=revision)
+        except HfHubHTTPError:
+            raise
+        except (transport_error(), OSError) as error:
+            why = reason_for(Place(repo), revision, error)[0]
+            folder = _cached_folder(repo, revision, why)
+            tell(f"{repo}: the cached copy, for {why}")
+            return folder
+        folder = _repository_folder(repo) / "snapshots" / str(info.sha)
+        for name in choose([file.rfilename for file in info.siblings or []]):
+            place = Place(repo, name)
+            if name.endswith((".safetensors", ".bin")) and cached_copy(place, info.sha) is None:
+                url = hf_hub_url(repo, name, revision=info.sha)
+                transfer(place, url, get_hf_file_metadata(url), tell)
+            local = Path(hf_hub_download(repo, name, revision=revision))
+            folder = local.parents[name.count("/")]
+        return folder
+
+
+def _cached_folder(repo: str, revision: str | None, why: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError as error:
+        raise IcarusError(
+            f"{repo} is not in {cache_folder()}, and {why}", "Fetch it while the Hub can be asked"
+        ) from error
 
 
 def repository_ggufs(
@@ -145,7 +174,7 @@ def repository_ggufs(
 
     if local_files_only:
         return [(str(gguf.place.file), gguf.n_bytes) for gguf in cached_ggufs() if gguf.place.repo == repo]
-    with _in_words(Place(repo), revision):
+    with in_words(Place(repo), revision):
         siblings = HfApi().model_info(repo, revision=revision, files_metadata=True).siblings or []
     return sorted((file.rfilename, file.size) for file in siblings if file.rfilename.endswith(".gguf"))
 
@@ -259,7 +288,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _cached(place: Place, revision: str | None) -> Path | None:
+def cached_copy(place: Place, revision: str | None) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     path = try_to_load_from_cache(place.repo, str(place.file), revision=revision)
@@ -272,7 +301,7 @@ def _not_cached(place: Place) -> Path:
     )
 
 
-def _transfer(place: Place, url: str, remote: HfFileMetadata, tell: Tell) -> None:
+def transfer(place: Place, url: str, remote: HfFileMetadata, tell: Tell) -> None:
     """Brings the file into the cache as a blob, which `hf_hub_download` then links instead of fetching it."""
     from huggingface_hub import constants
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
@@ -298,7 +327,7 @@ def _transfer(place: Place, url: str, remote: HfFileMetadata, tell: Tell) -> Non
         missing, free = remote.size - _size(partial), shutil.disk_usage(blob.parent).free
         if missing > free:
             raise IcarusError(
-                f"{place} needs {size_text(missing)} and {size_text(free)} are free in {cache_folder()}", _MOVE_CACHE
+                f"{place} needs {size_text(missing)} and {size_text(free)} are free in {cache_folder()}", MOVE_CACHE
             )
         if remote.size > constants.MAX_HTTP_DOWNLOAD_SIZE:
             return  # The Hub gives a file of that size only to huggingface-hub's own transfers.
@@ -323,7 +352,7 @@ def _receive(url: str, partial: Path, size: int, shown: str) -> None:
                 http_get(url, file, resume_size=before, headers=headers, expected_size=size, displayed_filename=shown)
         except HfHubHTTPError:
             raise
-        except _transport_error():
+        except transport_error():
             if _size(partial) <= before:
                 raise
         else:
@@ -342,73 +371,3 @@ def _check_sha256(place: Place, partial: Path, etag: str) -> None:
             f"{place} was damaged on the way: its SHA-256 is {digest[:12]}…, the Hub's {etag[:12]}…",
             "Run the command again: nothing of it was kept",
         )
-
-
-def _transport_error() -> type[Exception]:
-    """The root of all errors of the HTTP library under huggingface-hub: requests, httpx or httpx2 by its version."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    foreign = [
-        c for c in HfHubHTTPError.__mro__ if c.__module__.partition(".")[0] not in ("huggingface_hub", "builtins")
-    ]
-    return next(c for c in reversed(foreign) if issubclass(c, Exception))
-
-
-@contextmanager
-def _in_words(place: Place, revision: str | None) -> Iterator[None]:
-    """Every error of huggingface-hub inside becomes an `IcarusError`."""
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        yield
-    except (_transport_error(), OSError, HFValidationError) as error:
-        reason, hint = _reason(place, revision, error)
-        raise IcarusError(f"{place} cannot be fetched from the Hub: {reason}", hint) from error
-
-
-def _reason(place: Place, revision: str | None, error: Exception) -> tuple[str, str]:
-    """Why the Hub did not give something, and what to do."""
-    from huggingface_hub import constants, errors
-
-    page, token = f"{constants.ENDPOINT}/{place.repo}", "`hf auth login` or HF_TOKEN"
-    known: Iterable[tuple[type[Exception], str, str]] = (
-        (
-            errors.OfflineModeIsEnabled,
-            f"HF_HUB_OFFLINE is set, and it is not in {cache_folder()}",
-            "Unset HF_HUB_OFFLINE to fetch it",
-        ),
-        (errors.GatedRepoError, "access must be granted first", f"Ask for it at {page}, then give a token: {token}"),
-        (
-            errors.RepositoryNotFoundError,
-            f"there is no repository {place.repo}, or it is private",
-            f"Check the name; a private one needs a token: {token}",
-        ),
-        (
-            errors.RevisionNotFoundError,
-            f"{place.repo} has no revision {revision}",
-            f"Give a branch, tag or commit that {page} lists, or none for main",
-        ),
-        (
-            errors.EntryNotFoundError,
-            f"{place.repo} has no file {place.file}" + (f" in revision {revision}" if revision else ""),
-            f"`icarus-local models pull {place.repo}` lists its .gguf files",
-        ),
-        (errors.HFValidationError, f"{place.repo} can be no repository's name", "Give OWNER/NAME/FILE.gguf"),
-    )
-    for kind, reason, hint in known:
-        if isinstance(error, kind):
-            return reason, hint
-    if isinstance(error, errors.HfHubHTTPError):
-        status = error.response.status_code
-        if status in (401, 403):
-            return f"it refuses the token (HTTP {status})", f"Give one that may read {page}: {token}"
-        return f"it answered HTTP {status}", "Try again later: what has arrived is kept"
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return f"the disk of {cache_folder()} is full", f"{_MOVE_CACHE}; what has arrived is kept"
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}", "Set HF_HUB_CACHE to a folder that can be written"
-    said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return (
-        f"the connection to {constants.ENDPOINT} failed ({said})",
-        "Check it and run the command again: what has arrived is kept",
-    )

@@ -1,4 +1,4 @@
-"""What the converter needs to know of the base's GGUF file."""
+"""What the converter needs to know of a base: a GGUF file, or a Hugging Face folder of the same model."""
 
 from __future__ import annotations
 
@@ -30,15 +30,23 @@ def read_base(path: Path) -> Base:
     """Reads the base; nothing of its weights but the norms.
 
     Raises:
-        ModelFileError: no GGUF base model, or of an architecture that cannot be converted for.
+        IcarusError: no base model, or of an architecture that cannot be converted for.
     """
     if path.is_dir():
         if (path / "adapter_config.json").is_file():
             raise ModelFileError(
                 f"{path} is a PEFT folder, not a base",
-                "Perhaps the two arguments are swapped: icarus-convert adapter PEFT_DIR --base BASE.gguf -o OUT.gguf",
+                "Perhaps the two arguments are swapped: icarus-convert adapter SRC --base BASE.gguf -o OUT.gguf",
             )
-        raise ModelFileError(f"{path} is a folder, not a GGUF base", "Give the base's .gguf file with --base")
+        if not (path / "config.json").is_file():
+            raise ModelFileError(
+                f"{path} is a folder, and holds no model",
+                "Give the base's .gguf file or Hugging Face folder with --base",
+            )
+        from icarus_convert.base_folder import as_gguf
+
+        with as_gguf(path) as file:
+            return _read(path, file)
     with GgufFile(path) as file:
         if file.value(KEY_TYPE) == "adapter":
             wanted = file.value(KEY_BASE_NAME)
@@ -46,13 +54,17 @@ def read_base(path: Path) -> Base:
                 f"{path} is an adapter{f' for {wanted}' if isinstance(wanted, str) and wanted else ''}, not a base",
                 "Give the base's .gguf file with --base",
             )
-        hp = read_hyperparameters(file)
-        name = file.value("general.name")
-        return Base(
-            path=path,
-            name=name if isinstance(name, str) and name else path.stem,
-            hp=hp,
-            family_id=family_id(file),
-            tokenizer_sha256=vocabulary_sha256(file),
-            places=lora_places(hp),
-        )
+        return _read(path, file)
+
+
+def _read(path: Path, file: GgufFile) -> Base:
+    hp = read_hyperparameters(file)
+    name = file.value("general.name")
+    return Base(
+        path=path,
+        name=name if isinstance(name, str) and name else path.stem,
+        hp=hp,
+        family_id=family_id(file),
+        tokenizer_sha256=vocabulary_sha256(file),
+        places=lora_places(hp),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from icarus_convert.json_file import read_json_object
 from icarus_local.errors import AdapterError
 
 CONFIG_FILE = "adapter_config.json"
@@ -116,27 +116,12 @@ def _lookup(path: Path, pattern: Mapping[str, Any], module: str, default: Any) -
         try:
             matched = re.match(rf"(.*\.)?({key})$", module)
         except (re.error, RecursionError, OverflowError) as error:
-            raise AdapterError(f"{path}: the pattern {key!r} is no regular expression: {error}") from error
+            raise AdapterError(
+                f"{path}: the pattern {key!r} is no regular expression: {error}", "Correct it"
+            ) from error
         if matched:
             return value
     return pattern.get(module, default)
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object.
-
-    Raises:
-        AdapterError: it cannot be read, or holds something else.
-    """
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise AdapterError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise AdapterError(f"{path} is no JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise AdapterError(f"{path} holds no JSON object")
-    return value
 
 
 def read_config(path: Path) -> LoraConfig:
@@ -151,13 +136,13 @@ def read_config(path: Path) -> LoraConfig:
     for key in ("rank_pattern", "alpha_pattern"):
         patterns[key] = config.get(key) or {}
         if not isinstance(patterns[key], dict):
-            raise AdapterError(f"{path}: {key} is no object of patterns")
+            raise AdapterError(f"{path}: {key} is no object of patterns", "Save the adapter again")
     for key in ("r", "lora_alpha"):
         if key not in config:
             raise AdapterError(f"{path} lacks {key}, without which the scale is unknown", _AGAIN)
     use_rslora = config.get("use_rslora", False)
     if not isinstance(use_rslora, bool):
-        raise AdapterError(f"{path}: use_rslora is {use_rslora!r}, not true or false")
+        raise AdapterError(f"{path}: use_rslora is {use_rslora!r}, not true or false", "Save the adapter again")
     base_model = config.get("base_model_name_or_path")
     return LoraConfig(
         path=path,
@@ -171,15 +156,10 @@ def read_config(path: Path) -> LoraConfig:
 
 
 def _check_settings(path: Path, config: dict[str, Any]) -> None:
-    if "fine_tune_type" in config or "lora_parameters" in config:
-        raise AdapterError(
-            f"{path} is an adapter of MLX, whose matrices are transposed and named otherwise",
-            "Train with PEFT or icarus-train, or write it in PEFT's layout first",
-        )
     if config.get("peft_type") != "LORA":
         raise AdapterError(f"{path}: peft_type is {config.get('peft_type')!r}; only LORA can be converted", _AGAIN)
     if config.get("task_type") not in (None, "CAUSAL_LM"):
-        raise AdapterError(f"{path}: task_type is {config['task_type']!r}; agents are CAUSAL_LM")
+        raise AdapterError(f"{path}: task_type is {config['task_type']!r}; agents are CAUSAL_LM", _AGAIN)
     if config.get("bias", "none") != "none":
         raise AdapterError(f"{path}: bias is {config['bias']!r}; trained biases have no place in a GGUF LoRA", _AGAIN)
     init = config.get("init_lora_weights", True)

@@ -11,14 +11,17 @@ from typing import Any
 import gguf
 import numpy as np
 
-from icarus_convert.base import Base, read_base
-from icarus_convert.mapping import map_modules
-from icarus_convert.peft_folder import Training, read_peft_folder
+from icarus_convert.base import Base
+from icarus_convert.gguf_lora import mark
+from icarus_convert.prepare import Prepared, prepare
+from icarus_convert.source import Matrix, Training
 from icarus_local.engine import adapter_file as keys
 from icarus_local.engine.adapter_file import Adapter, LoraPair, check_fits, read_adapter
-from icarus_local.errors import AdapterError, IcarusError
+from icarus_local.errors import AdapterError, IcarusError, ModelFileError
 
-OUTTYPES: dict[str, Any] = {"f32": np.float32, "f16": np.float16}
+OUTTYPES = ("f32", "f16", "q8_0")
+_Q8_0_BLOCK = 32
+_F16_MAX = 65504.0
 
 
 def convert_adapter(
@@ -27,77 +30,90 @@ def convert_adapter(
     out: Path,
     *,
     name: str | None = None,
-    outtype: str = "f32",
+    outtype: str | None = None,
     assume_icarus: bool = False,
+    drop_kv: bool = False,
+    adapter: str | None = None,
     force: bool = False,
 ) -> Adapter:
-    """Converts a PEFT folder for a base and returns what was written, as the engine reads it.
+    """Converts an adapter for a base and returns what was written, as the engine reads it.
 
     Args:
-        folder: PEFT's `adapter_config.json` and `adapter_model.safetensors`, our `icarus_run.json` where there is one.
-        base: GGUF of the base, in any quantisation.
-        out: the file to write.
+        folder, base, adapter, assume_icarus, drop_kv: as in `prepare`.
+        out, name, outtype, force: as in `write`.
+
+    Raises:
+        IcarusError: with what is wrong; nothing was written then.
+    """
+    check_out(out, (base, folder), force)
+    prepared = prepare(folder, base, adapter=adapter, assume_icarus=assume_icarus, drop_kv=drop_kv)
+    return write(prepared, out, name=name, outtype=outtype, force=force)
+
+
+def write(
+    prepared: Prepared, out: Path, *, name: str | None = None, outtype: str | None = None, force: bool = False
+) -> Adapter:
+    """Writes what was prepared and returns it as the engine reads it.
+
+    Args:
+        prepared: what to write.
+        out: the file.
         name: the adapter's name; the file's stem otherwise.
-        outtype: "f32" or "f16".
-        assume_icarus: take an adapter that no run file calls trained on the frozen cache; the file says so.
+        outtype: one of OUTTYPES, f32 where None; a GGUF LoRA keeps its own.
         force: overwrite `out`.
 
     Raises:
         IcarusError: with what is wrong; nothing was written then.
     """
-    _check_out(out, base, force)
-    peft = read_peft_folder(folder)
-    target = read_base(base)
-    training = peft.training
-    _check_training(folder, training, target, assume_icarus)
-    pairs = map_modules(peft, target)
-    assumed = assume_icarus and training.trained != keys.TRAINED_ICARUS
+    target, training = prepared.base, prepared.training
+    check_out(out, (target.path, prepared.path), force)
+    if outtype and prepared.mapped is None:
+        raise IcarusError(f"{prepared.path} keeps its tensors as they are", "Leave --outtype out")
     beside = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        write_adapter(beside, pairs, target, training, name=name or out.stem, outtype=outtype, assumed=assumed)
+        if prepared.mapped is None:
+            mark(prepared.path, beside, target, training=training, modules=prepared.modules, name=name)
+        else:
+            write_adapter(
+                beside,
+                prepared.mapped.pairs,
+                target,
+                training,
+                name=name or out.stem,
+                outtype=outtype or "f32",
+                assumed=prepared.assumed,
+                dropped=prepared.mapped.dropped,
+            )
         written = read_adapter(beside)
         check_fits(written, target.family_id, target.places)
         beside.replace(out)
     except OSError as error:
-        raise IcarusError(f"{out} cannot be written: {error.strerror}") from error
+        raise IcarusError(f"{out} cannot be written: {error.strerror}", "Give another place with -o") from error
+    except ModelFileError as error:
+        # What is wrong with what was read back is wrong with its source.
+        raise AdapterError(error.what.replace(str(beside), str(prepared.path)), error.hint) from error
     finally:
         beside.unlink(missing_ok=True)
     return replace(written, path=out)
 
 
-def _check_out(out: Path, base: Path, force: bool) -> None:
+def check_out(out: Path, sources: tuple[Path, ...], force: bool) -> None:
+    """Checks that a file may be written.
+
+    Raises:
+        IcarusError: no folder for it, or something is there that may not be overwritten.
+    """
     if not out.parent.is_dir():
-        raise IcarusError(f"there is no folder {out.parent} to write {out.name} into")
+        raise IcarusError(f"there is no folder {out.parent} to write {out.name} into", "Make it, or give another -o")
     if out.is_dir():
         raise IcarusError(f"{out} is a folder", "Give the name of a .gguf file with -o")
     if out.exists():
-        if base.exists() and out.samefile(base):
+        if sources[0].exists() and out.samefile(sources[0]):
             raise IcarusError(f"{out} is the base itself", "Give another name with -o")
+        if any(source.exists() and out.samefile(source) for source in sources):
+            raise IcarusError(f"{out} is what is to be converted", "Give another name with -o")
         if not force:
             raise IcarusError(f"{out} exists already", "Give --force to overwrite it")
-
-
-def _check_training(folder: Path, training: Training, base: Base, assume_icarus: bool) -> None:
-    if training.tokenizer_sha256 and training.tokenizer_sha256 != base.tokenizer_sha256:
-        raise AdapterError(
-            f"{folder} was trained with another vocabulary than {base.path} has", "Give the base that it was trained on"
-        )
-    if training.base_family_id and training.base_family_id != base.family_id:
-        raise AdapterError(
-            f"{folder} was trained on another base (family {training.base_family_id[:12]}) than {base.path} "
-            f"(family {base.family_id[:12]})",
-            "Give the base that it was trained on, in any quantisation",
-        )
-    if training.trained == keys.TRAINED_ICARUS or assume_icarus:
-        return
-    if training.trained == keys.TRAINED_ORDINARY:
-        how = "was trained the ordinary way, as its icarus_run.json says"
-    else:
-        how = "was trained nobody knows how: no icarus_run.json says that it read the frozen base's cache"
-    raise AdapterError(
-        f"{folder} {how}; its answers over a shared cache would be silently wrong",
-        "Train it with icarus-train; or give --assume-icarus if you know that it was, and file and chat will say so",
-    )
 
 
 def write_adapter(
@@ -109,33 +125,47 @@ def write_adapter(
     name: str,
     outtype: str = "f32",
     assumed: bool = False,
+    dropped: tuple[str, ...] = (),
 ) -> None:
     """Writes `pairs` (scale folded in) as a GGUF LoRA with llama.cpp's keys and ours.
 
     Raises:
-        AdapterError: a value is too large for f16.
+        AdapterError: a value is too large for the type.
         OSError: the file cannot be written.
     """
-    dtype = OUTTYPES[outtype]
-    tensors = {}
-    for tensor, pair in pairs.items():
-        for part, values in (("lora_a", pair.a), ("lora_b", pair.b)):
-            with np.errstate(over="ignore"):
-                stored = np.ascontiguousarray(values, dtype)
-            if not np.isfinite(stored).all():
-                raise AdapterError(f"{tensor}.{part} holds values too large for {outtype}", "Give --outtype f32")
-            tensors[f"{tensor}.{part}"] = stored
+    tensors = {
+        f"{tensor}.{part}": _stored(f"{tensor}.{part}", values, outtype)
+        for tensor, pair in pairs.items()
+        for part, values in (("lora_a", pair.a), ("lora_b", pair.b))
+    }
     writer = gguf.GGUFWriter(path, base.hp.name)
     try:
         _add_keys(writer, base, training, name, assumed)
         writer.add_array(keys.KEY_MODULES, sorted({tensor.split(".")[2] for tensor in pairs}))
-        for tensor, stored in tensors.items():
-            writer.add_tensor(tensor, stored)
+        if dropped:
+            writer.add_array(keys.KEY_DROPPED_KV, list(dropped))
+        for tensor, (stored, kind) in tensors.items():
+            writer.add_tensor(tensor, stored, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
     finally:
         writer.close()
+
+
+def _stored(tensor: str, values: Matrix, outtype: str) -> tuple[Any, Any]:
+    """A matrix as it is written, and its ggml type where numpy has none."""
+    if outtype == "f32":
+        return np.ascontiguousarray(values, np.float32), None
+    # A row of Q8_0 is blocks of 32 values: a lora_b of another rank stays F16.
+    blocks = outtype == "q8_0" and values.shape[1] % _Q8_0_BLOCK == 0
+    # A block's scale is its largest value over 127, as F16.
+    if float(np.abs(values).max()) > _F16_MAX * (127 if blocks else 1):
+        raise AdapterError(f"{tensor} holds values too large for {outtype}", "Give --outtype f32")
+    if blocks:
+        kind = gguf.GGMLQuantizationType.Q8_0
+        return gguf.quants.quantize(np.ascontiguousarray(values, np.float32), kind), kind
+    return np.ascontiguousarray(values, np.float16), None
 
 
 def _add_keys(writer: gguf.GGUFWriter, base: Base, training: Training, name: str, assumed: bool) -> None:

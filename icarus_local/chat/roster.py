@@ -100,7 +100,10 @@ def _load(
     notices = []
     if not any(np.any(pair.b) and np.any(pair.a) for pair in adapter.pairs.values()):
         notices.append(f"{agent.name}: its adapter holds only zeros, so it speaks as the base")
-    if adapter.assumed and adapter.trained == TRAINED_ORDINARY:
+    if adapter.dropped_kv:
+        left_out = ", ".join(adapter.dropped_kv)
+        notices.append(f"{agent.name}: {left_out} were left out of its adapter, so it is not what was trained")
+    elif adapter.assumed and adapter.trained == TRAINED_ORDINARY:
         notices.append(f"{agent.name} was trained the ordinary way: a shared cache is not what it learnt to read")
     elif adapter.assumed:
         notices.append(

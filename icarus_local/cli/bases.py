@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from icarus_local import hub
+from icarus_local import hub, hub_place
 from icarus_local.errors import IcarusError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def find_base(name: str | None) -> Path:
     for base in embedded_bases():
         if base.name == name and base.path is not None:
             return base.path
-    place = hub.parse(name)
+    place = hub_place.parse(name)
     if place is None or place.file is None or not place.file.endswith(".gguf"):
         raise IcarusError(
             f"there is no file {name}", "Give the path of a .gguf file, or OWNER/NAME/FILE.gguf on the Hub"

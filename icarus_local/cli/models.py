@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icarus_local import hub
+from icarus_local import hub, hub_place
 from icarus_local.cli.bases import embedded_bases
 from icarus_local.errors import IcarusError
 
@@ -112,7 +112,7 @@ def _pull(name: str, revision: str | None, local_files_only: bool) -> None:
     def tell(line: str) -> None:
         click.echo(line, err=True)
 
-    place = hub.parse(name)
+    place = hub_place.parse(name)
     if place is not None and place.file is None:
         name = f"{place.repo}/{_only_file(place.repo, revision, local_files_only)}"
     try:
@@ -137,7 +137,7 @@ def _only_file(repo: str, revision: str | None, local_files_only: bool) -> str:
         where = "in the cache" if local_files_only else "on the Hub"
         raise IcarusError(f"{repo} has no .gguf file {where}", "A PEFT adapter becomes one with icarus-convert adapter")
     for file, size in files:
-        click.echo(f"{repo}/{file}  {'' if size is None else hub.size_text(size)}".rstrip(), err=True)
+        click.echo(f"{repo}/{file}  {'' if size is None else hub_place.size_text(size)}".rstrip(), err=True)
     raise IcarusError(f"{repo} has {len(files)} .gguf files", "Name one of these")
 
 
@@ -154,7 +154,7 @@ def list_models(as_json: bool) -> None:
         return
     width = max(len(row.name) for row in rows)
     for row in rows:
-        click.echo(f"{row.name:{width}}  {hub.size_text(row.n_bytes):>10}  {row.kind:7}  {row.detail}".rstrip())
+        click.echo(f"{row.name:{width}}  {hub_place.size_text(row.n_bytes):>10}  {row.kind:7}  {row.detail}".rstrip())
 
 
 def _listed() -> list[Listed]:
@@ -187,7 +187,7 @@ def rm(name: str, yes: bool) -> None:
     removal = hub.removal(name)
     for item in removal.items:
         click.echo(item)
-    freed = hub.size_text(removal.n_bytes)
+    freed = hub_place.size_text(removal.n_bytes)
     if not yes:
         click.confirm(f"Remove this and free {freed}?", abort=True)
     try:

@@ -29,12 +29,14 @@ KEY_BASE_NAME = "icarus.base.name"
 KEY_TRAINED = "icarus.trained"
 KEY_ASSUMED = "icarus.assumed"
 KEY_MODULES = "icarus.modules"
+KEY_DROPPED_KV = "icarus.dropped_kv"
 KEY_TEMPLATE = "icarus.template.sha256"
 KEY_TOKENIZER = "icarus.tokenizer.sha256"
 
 FORMAT_VERSION = 1
 TRAINED_ICARUS, TRAINED_ORDINARY, TRAINED_UNKNOWN = "icarus", "ordinary", "unknown"
 TRAINED = (TRAINED_ICARUS, TRAINED_ORDINARY, TRAINED_UNKNOWN)
+DROPPABLE = ("attn_k", "attn_v", "attn_qkv[k,v]")  # the last: rows of a fused tensor
 MODULES = ("attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 # A fused QKV tensor is let through here: `check_fits`, which knows the base, looks at its K and V rows.
@@ -47,6 +49,7 @@ _REASONS = (
     (re.compile(r"^(token_embd|token_types|position_embd)"), f"it changes the embeddings: {_CACHE_REASON}"),
     (re.compile(r"^output\."), "it changes the output head, which all agents share"),
 )
+TYPE_Q8_0 = 8  # enum ggml_type
 _RECONVERT = "Convert the PEFT folder with icarus-convert adapter"
 
 
@@ -106,6 +109,7 @@ class Adapter:
         template_sha256, tokenizer_sha256: what it was trained with (hex); empty where unknown.
         pairs: by base tensor name, such as `blk.0.attn_q.weight`.
         base_name: the base's name for messages; empty where unknown.
+        dropped_kv: modules of K and V that its conversion left out (--drop-kv): it is not what was trained.
     """
 
     path: Path
@@ -118,6 +122,7 @@ class Adapter:
     tokenizer_sha256: str
     pairs: dict[str, LoraPair]
     base_name: str = ""
+    dropped_kv: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -187,6 +192,7 @@ def _read(file: GgufFile) -> Adapter:
         tokenizer_sha256=tokenizer,
         pairs=pairs,
         base_name=base_name if isinstance(base_name, str) else "",
+        dropped_kv=_dropped(file),
     )
 
 
@@ -211,6 +217,17 @@ def _check_kind(file: GgufFile) -> None:
         )
     if KEY_ALORA in file:
         raise AdapterError(f"{path} is an activated LoRA (it waits for invocation tokens), which cannot be used here")
+
+
+def _dropped(file: GgufFile) -> tuple[str, ...]:
+    if KEY_DROPPED_KV not in file:
+        return ()
+    names = file.value(KEY_DROPPED_KV)
+    if not isinstance(names, list) or not names or not set(names) <= set(DROPPABLE):
+        raise AdapterError(
+            f"{file.path}: key {KEY_DROPPED_KV} does not hold names of {', '.join(DROPPABLE)}", _RECONVERT
+        )
+    return tuple(names)
 
 
 def _sha256_key(file: GgufFile, key: str) -> str:
@@ -282,13 +299,20 @@ def _read_matrix(file: GgufFile, info: TensorInfo) -> npt.NDArray[np.float32]:
     raw = file.read_tensor(info.name)
     if raw.size != info.n_bytes:
         raise AdapterError(f"{file.path} became shorter while it was read")
-    values = to_f32(raw, info.type)
+    values = from_q8_0(raw) if info.type == TYPE_Q8_0 else to_f32(raw, info.type)
     if values is None:
         raise AdapterError(
-            f"{file.path}: tensor {info.name} is quantised (ggml type {info.type}); adapters are F32, F16 or BF16",
+            f"{file.path}: tensor {info.name} is quantised (ggml type {info.type}), not F32, F16, BF16 or Q8_0",
             "Convert it again with --outtype f16 or f32",
         )
     return values.reshape(shape[1], shape[0])
+
+
+def from_q8_0(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Flat F32 values of blocks of an F16 scale and 32 whole numbers (ggml-common.h, block_q8_0)."""
+    blocks = raw.reshape(-1, 34)
+    with np.errstate(invalid="ignore"):  # a hostile scale may be infinite; the caller refuses what comes of it
+        return (blocks[:, :2].copy().view("<f2").astype(np.float32) * blocks[:, 2:].view(np.int8)).reshape(-1)
 
 
 def _check_modules(file: GgufFile, pairs: Mapping[str, LoraPair]) -> None:
