@@ -42,12 +42,10 @@ def collate(samples: Sequence[Sample]) -> Batch:
     }
 
 
-def two_stream_loss(model: PeftModel, batch: Batch, reduction: str = "mean") -> Tensor:
-    """Cross entropy in nats over the supervised tokens of `batch` (`collate`'s), reduced as torch does."""
+def two_stream_loss(model: PeftModel, batch: Batch) -> Tensor:
+    """Cross entropy in nats, summed over the supervised tokens of `batch` (`collate`'s)."""
     logits = two_stream_logits(model, batch["input_ids"], batch["attention_mask"], batch["positions"])
-    return cross_entropy(
-        logits.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=IGNORED, reduction=reduction
-    )
+    return cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def heldout_loss(model: PeftModel, samples: Sequence[Sample], batch: int = 8) -> float:
@@ -59,7 +57,7 @@ def heldout_loss(model: PeftModel, samples: Sequence[Sample], batch: int = 8) ->
         for start in range(0, len(ordered), batch):
             some = ordered[start : start + batch]
             batch_of = {name: tensor.to(model.device) for name, tensor in collate(some).items()}
-            total += float(two_stream_loss(model, batch_of, reduction="sum"))
+            total += float(two_stream_loss(model, batch_of))
             count += sum(len(sample.labels) for sample in some)
     return total / count
 
@@ -78,13 +76,22 @@ class PlannedSamples(Dataset[Sample]):
 
 
 class IcarusTrainer(Trainer):  # type: ignore[misc]
-    """`Trainer` whose loss is the two-stream one."""
+    """`Trainer` whose loss is the two-stream one, every supervised token of the run weighing the same.
+
+    A mean over each batch would give the tokens of short answers several times the weight of long ones': a reviewer
+    learns from that to say that there is no issue.
+    """
+
+    def __init__(self, *args: Any, tokens_per_batch: float, **kwargs: Any) -> None:
+        """`tokens_per_batch` is the run's mean of supervised tokens in a batch; all else is `Trainer`'s."""
+        super().__init__(*args, **kwargs)
+        self._tokens_per_batch = tokens_per_batch
 
     def compute_loss(
         self, model: PeftModel, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The mean over the batch's supervised tokens; there are no outputs to return."""
-        loss = two_stream_loss(model, inputs)
+        """The sum over the batch's supervised tokens in units of a mean batch; there are no outputs to return."""
+        loss = two_stream_loss(model, inputs) / self._tokens_per_batch
         return (loss, {}) if return_outputs else loss
 
 

@@ -115,6 +115,7 @@ def train(
         train_dataset=PlannedSamples(loaded.samples, order),
         data_collator=collate,
         callbacks=[progress],
+        tokens_per_batch=sum(len(loaded.samples[i].labels) for i in order) / steps,
     )
     trainer.remove_callback(PrinterCallback)  # it prints; `tell` is the only voice here
     trainer.train(resume_from_checkpoint=checkpoint)

@@ -1,15 +1,31 @@
-"""A store of saved conversations, and programs that hold one."""
+"""A session, a store of saved conversations, and programs that hold one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from icarus_local.chat.agents import Agent
+from icarus_local.chat.session import Session
 from icarus_local.chat.store import Store
 from tests.agents import add_agents, convert
+from tests.chat.chats import make_session, tiny_agents
 from tests.chat.keeping import World, Writes
 from tests.tiny import Tiny
+
+
+@pytest.fixture(scope="session")
+def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
+    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
+
+
+@pytest.fixture
+def session(tiny: Tiny, agents: list[Agent]) -> Iterator[Session]:
+    with ExitStack() as stack:
+        yield make_session(tiny.path, agents, stack)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -15,19 +14,8 @@ from icarus_local.chat.requests import Join
 from icarus_local.chat.session import Session
 from icarus_local.errors import RequestError
 from icarus_local.text.tokenizer import Tokenizer
-from tests.chat.chats import agree, done, make_session, tiny_agents
+from tests.chat.chats import agree, done, make_session
 from tests.tiny import Tiny
-
-
-@pytest.fixture(scope="module")
-def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
-
-
-@pytest.fixture
-def session(tiny: Tiny, agents: list[Agent]) -> Iterator[Session]:
-    with ExitStack() as stack:
-        yield make_session(tiny.path, agents, stack)
 
 
 def test_each_answers_as_if_it_alone_had_been_asked(tiny: Tiny, agents: list[Agent], session: Session) -> None:

@@ -24,15 +24,10 @@ from icarus_local.chat.requests import Ask, BeginAnew
 from icarus_local.chat.store import Store
 from icarus_local.errors import AdapterError, EngineDiedError, IcarusError, RequestError
 from tests.chat import openers
-from tests.chat.chats import done, make_session, tiny_agents
+from tests.chat.chats import done, make_session
 from tests.tiny import Tiny
 
 LIMIT_S = 0.3  # within which a stop must be seen
-
-
-@pytest.fixture(scope="module")
-def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
 
 
 @pytest.fixture

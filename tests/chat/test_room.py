@@ -23,7 +23,7 @@ from icarus_local.chat.session import Session
 from icarus_local.errors import ContextFullError
 from icarus_local.text.template import Answer, ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
-from tests.chat.chats import agree, done, make_session, tiny_agents
+from tests.chat.chats import agree, done, make_session
 from tests.tiny import Tiny
 
 AGENTS = [Agent(name="a", instruction="Be a."), Agent(name="plain"), Agent(name="c", instruction="Say what c says.")]
@@ -236,11 +236,6 @@ def test_room_for_answers() -> None:
 
 
 # -- a session ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,19 +19,8 @@ from icarus_local.chat.worker import Worker
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, ContextFullError, RequestError
 from icarus_local.text.sampler import Sampling
-from tests.chat.chats import agree, done, make_session, tiny_agents
+from tests.chat.chats import agree, done, make_session
 from tests.tiny import Tiny
-
-
-@pytest.fixture(scope="module")
-def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
-
-
-@pytest.fixture
-def session(tiny: Tiny, agents: list[Agent]) -> Iterator[Session]:
-    with ExitStack() as stack:
-        yield make_session(tiny.path, agents, stack)
 
 
 def test_a_conversation_of_three_agents_counts_every_token_once(session: Session) -> None:

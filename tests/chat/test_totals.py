@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +21,7 @@ from icarus_local.chat.events import (
 )
 from icarus_local.chat.requests import BeginAnew
 from icarus_local.chat.totals import AgentTotals, Totals
-from tests.chat.chats import make_session, tiny_agents
+from tests.chat.chats import make_session
 from tests.tiny import Tiny
 
 
@@ -135,11 +134,6 @@ def test_sharing_never_costs_more_than_a_cache_for_each(given_events: list[Event
         assert of.encoded == sum(event.encoded for event in own)
         assert of.generated == sum(event.generated for event in own)
         assert of.encoded <= of.encoded_alone <= of.encoded + of.reused
-
-
-@pytest.fixture(scope="module")
-def agents(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> list[Agent]:
-    return tiny_agents(tiny, tmp_path_factory.mktemp("agents"))
 
 
 def test_the_same_as_real_caches_of_their_own(tiny: Tiny, agents: list[Agent], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from icarus_local.errors import IcarusError
 from icarus_models import training
 from icarus_models.records import Sample
-from icarus_models.trainer import collate, heldout_loss, two_stream_loss
+from icarus_models.trainer import IcarusTrainer, collate, heldout_loss, two_stream_loss
 from icarus_models.training import RUN_FILE, Places, Recipe, train
 
 from .conftest import tiny_llama, with_random_lora
@@ -128,7 +128,22 @@ def test_padding_does_not_change_the_loss() -> None:
     model = with_random_lora()
     samples = [Sample([1, 2, 3, 4, 5], [2, 3, 4], [4, 5, 6]), Sample([7, 8], [1], [9])]
     with torch.no_grad():
-        together = float(two_stream_loss(model, collate(samples), "sum"))
-        alone = sum(float(two_stream_loss(model, collate([sample]), "sum")) for sample in samples)
+        together = float(two_stream_loss(model, collate(samples)))
+        alone = sum(float(two_stream_loss(model, collate([sample]))) for sample in samples)
     assert together == pytest.approx(alone, abs=1e-4)
     assert heldout_loss(model, samples) == pytest.approx(alone / 4, abs=1e-4)
+
+
+def test_every_token_of_a_run_weighs_the_same() -> None:
+    model = with_random_lora()
+    trainer = object.__new__(IcarusTrainer)
+    trainer._tokens_per_batch = 2.0
+    short, long = Sample([7, 8], [1], [9]), Sample([1, 2, 3, 4, 5], [2, 3, 4], [4, 5, 6])
+    with torch.no_grad():
+        for sample in (short, long):
+            batch = collate([sample])
+            assert float(trainer.compute_loss(model, batch)) == pytest.approx(float(two_stream_loss(model, batch)) / 2)
+        # A mean would make one token of the short answer weigh as much as three of the long one.
+        together = float(trainer.compute_loss(model, collate([short, long])))
+        alone = sum(float(trainer.compute_loss(model, collate([sample]))) for sample in (short, long))
+    assert together == pytest.approx(alone, abs=1e-4)

@@ -134,6 +134,20 @@ class FakeChat:
         return cast(Chat, self)
 
 
+def holding(code: str) -> Script:
+    """`hold` begins an answer that does not end by itself, `code` answers with `code`; else it echoes."""
+
+    def script(text: str, names: Sequence[str]) -> Iterator[object]:
+        if text == "hold":
+            yield from (AnswerStarted("coder"), TextDelta("coder", "a first part"), HOLD)
+        elif text == "code":
+            yield from (AnswerStarted("coder"), TextDelta("coder", code), done("coder", code))
+        else:
+            yield from echo(text, names)
+
+    return script
+
+
 def flood(agent: str, deltas: int, pause: float = 0.0) -> Script:
     """One agent says `deltas` pieces as fast as they can be read, or with `pause` seconds between them."""
 

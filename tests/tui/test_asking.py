@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from icarus_local.chat.events import AnswerStarted, TextDelta
+from icarus_local.chat.events import AnswerStarted
 from icarus_local.chat.requests import AddFile, Ask, Weigh
-from tests.tui.fake import HOLD, FakeChat, done, echo
+from tests.tui.fake import HOLD, FakeChat, holding
 from tests.tui.screen import Screen, on_screen, screen
 
 CODE = "Here:\n```python\nx = 1\n```\n"
+script = holding(CODE)
 
 
 @pytest.fixture(autouse=True)
@@ -22,15 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text(f"the text of {name}\n")
     return tmp_path
-
-
-def script(text: str, names: Sequence[str]) -> Iterator[object]:
-    if text == "hold":
-        yield from (AnswerStarted("coder"), TextDelta("coder", "a first part"), HOLD)
-    elif text == "code":
-        yield from (AnswerStarted("coder"), TextDelta("coder", CODE), done("coder", CODE))
-    else:
-        yield from echo(text, names)
 
 
 def requests(s: Screen) -> list[str]:

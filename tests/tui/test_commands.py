@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from icarus_local.chat.events import AnswerStarted, ConversationBegun, RoundsEnded, TextDelta
+from icarus_local.chat.events import ConversationBegun, RoundsEnded
 from icarus_local.chat.files import TextFile
 from icarus_local.chat.requests import AddFile, Ask, BeginAnew, Join, Request, Weigh
 from icarus_local.errors import ContextFullError, EngineDiedError, IcarusError, RequestError
 from icarus_tui import errands
 from icarus_tui.prompt import _completion
-from tests.tui.fake import HOLD, FakeChat, FakeReply, done, echo, serve
+from tests.tui.fake import HOLD, FakeChat, FakeReply, echo, holding, serve
 from tests.tui.screen import Screen, on_screen, screen
 
 CODE = "Two:\n```python\nx = 1\n```\n```sh\nls\n```\n"
+script = holding(CODE)
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +29,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("text")
     return tmp_path
-
-
-def script(text: str, names: Sequence[str]) -> Iterator[object]:
-    if text == "hold":
-        yield from (AnswerStarted("coder"), TextDelta("coder", "a first part"), HOLD)
-    elif text == "code":
-        yield from (AnswerStarted("coder"), TextDelta("coder", CODE), done("coder", CODE))
-    else:
-        yield from echo(text, names)
 
 
 class Failing(FakeChat):
