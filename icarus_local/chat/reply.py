@@ -18,18 +18,37 @@ Outcome = Event | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """A turn of a conversation that goes on, as it is shown.
+
+    Attributes:
+        who: "you", or an agent's name. answer: whether an agent said it. in_context: whether agents still read it.
+    """
+
+    who: str
+    text: str
+    answer: bool
+    in_context: bool = True
+
+    @property
+    def shown(self) -> str:
+        """In one piece."""
+        return f"{self.who}: {self.text}{'' if self.in_context else ' (no longer in the context)'}"
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A conversation that is ready.
 
     Attributes:
         agents: names, in the order in which they speak. n_ctx: tokens that the cache holds.
-        before: what was said where it goes on, a text for each turn. notices: what the person should be told.
+        before: what was said where it goes on. notices: what the person should be told.
         conversation: its id, "" where it is not saved.
     """
 
     agents: tuple[str, ...]
     n_ctx: int
-    before: tuple[str, ...] = ()
+    before: tuple[Said, ...] = ()
     notices: tuple[str, ...] = ()
     conversation: str = ""
 

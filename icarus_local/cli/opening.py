@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from icarus_local.chat.agents import Agent
-from icarus_local.chat.conversation import FILE, HAND_OVER, SYSTEM, USER
+from icarus_local.chat.conversation import FILE, HAND_OVER, SYSTEM
 from icarus_local.chat.keeper import Keeper
-from icarus_local.chat.reply import Opened
+from icarus_local.chat.reply import Opened, Said
 from icarus_local.chat.roster import ReadyAgent, make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.store import SavedTurn, Store
@@ -97,7 +97,8 @@ def open_session(options: SessionOptions, stack: ExitStack, restart: Restart | N
     if options.drafts and not loaded.engine.verifies_exactly:
         notices.append("with drafts, steps of several tokens round otherwise here: answers may differ by that")
     session = Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.agents, speculate=options.drafts)
-    before, conversation = [], ""
+    before: list[Said] = []
+    conversation = ""
     if options.save:
         resume = options.resume if restart is None else restart.conversation or None
         keeper = Keeper(
@@ -119,8 +120,8 @@ def sessions_folder() -> Path:
     return state_dir() / "sessions"
 
 
-def history(turns: Sequence[SavedTurn]) -> list[str]:
-    """What was said before, a text for each turn, as it is shown when a conversation goes on."""
+def history(turns: Sequence[SavedTurn]) -> list[Said]:
+    """What was said before, as it is shown when a conversation goes on: without what is particular to the program."""
     shown = []
     for turn in turns:
         text = turn.text
@@ -128,6 +129,6 @@ def history(turns: Sequence[SavedTurn]) -> list[str]:
             continue
         if turn.tokens is None and turn.speaker == FILE:
             text = text.partition("\n")[0]
-        who = "you" if turn.tokens is None and turn.speaker in (USER, FILE) else turn.speaker
-        shown.append(f"{who}: {text}{'' if turn.in_context else ' (no longer in the context)'}")
+        answer = turn.tokens is not None
+        shown.append(Said(turn.speaker if answer else "you", text, answer, turn.in_context))
     return shown

@@ -31,13 +31,13 @@ class PlainChat:
         self._rounds, self._at_once = rounds, at_once
         self._opened = chat.opened
         self._totals = Totals()
-        self._answers: list[str] = []
+        self._answers = [said.text for said in chat.opened.before if said.answer]
 
     def run(self) -> bool:
         """Serves every line; whether all could be."""
         _never_fail_on_encoding()
-        for text in self._chat.opened.before:
-            click.echo(f"{printable(text)}\n", err=True)
+        for said in self._chat.opened.before:
+            click.echo(f"{printable(said.shown)}\n", err=True)
         for notice in self._chat.opened.notices:
             _tell(notice)
         served = [self._served(line) for line in self._lines()]

@@ -48,8 +48,8 @@ def _size(store: Store, saved: SavedSession) -> int:
 def run_show(session: str) -> None:
     """Prints what was said."""
     store = Store(sessions_folder())
-    for text in history(store.turns(store.find(session).id)):
-        click.echo(f"{printable(text)}\n")
+    for said in history(store.turns(store.find(session).id)):
+        click.echo(f"{printable(said.shown)}\n")
 
 
 def run_export(session: str, form: str) -> None:

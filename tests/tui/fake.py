@@ -18,7 +18,7 @@ from icarus_local.chat.events import (
     FinishReason,
     TextDelta,
 )
-from icarus_local.chat.reply import Chat, Opened
+from icarus_local.chat.reply import Chat, Opened, Said
 from icarus_local.chat.requests import AddFile, Ask, Join, Request, Weigh
 
 HOLD = object()
@@ -108,8 +108,9 @@ class FakeChat:
         agents: Sequence[str] = ("coder", "reviewer"),
         notices: Sequence[str] = (),
         n_ctx: int = 4096,
+        before: Sequence[Said] = (),
     ) -> None:
-        self.opened = Opened(tuple(agents), n_ctx, (), tuple(notices))
+        self.opened = Opened(tuple(agents), n_ctx, tuple(before), tuple(notices))
         self.script = script
         self.serve: Callable[[Request], Iterable[object]] = serve
         self.asked: list[tuple[str, tuple[str, ...]]] = []

@@ -12,6 +12,7 @@ import pytest
 
 from icarus_local.chat.events import ConversationBegun, RoundsEnded
 from icarus_local.chat.files import TextFile
+from icarus_local.chat.reply import Said
 from icarus_local.chat.requests import AddFile, Ask, BeginAnew, Join, Request, Weigh
 from icarus_local.errors import ContextFullError, EngineDiedError, IcarusError, RequestError
 from icarus_tui import errands
@@ -379,3 +380,21 @@ async def test_tab_completes_at_the_end_of_the_line() -> None:
         await s.until(lambda: s.chat.requests)
         await s.idle()
         assert s.chat.requests == [Ask("hi", ("reviewer",))]
+
+
+@on_screen
+async def test_what_was_said_before_is_shown_and_its_code_can_be_saved(folder: Path) -> None:
+    before = [
+        Said("you", "Write it.", answer=False),
+        Said("coder", "Old.\n```python\nold = 1\n```", answer=True, in_context=False),
+        Said("coder", "New.\n```python\nnew = 2\n```", answer=True),
+        Said("you", "```python\nmine\n```", answer=False),
+    ]
+    async with screen(FakeChat(before=before)) as s:
+        assert "you: Write it." in s.text
+        assert "coder: Old.\n```python\nold = 1\n``` (no longer in the context)" in s.text
+        s.key(*"/save-code new.py", "enter")
+        await s.until(lambda: "Write 1 line of python to new.py?" in s.text)
+        s.key("y", "enter")
+        await s.until((folder / "new.py").exists)
+        assert (folder / "new.py").read_text() == "new = 2\n"

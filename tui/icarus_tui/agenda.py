@@ -49,7 +49,7 @@ class Agenda:
         self._reader = Reader()
         self._questions = Questions(prompt)
         self._queue: deque[Errand] = deque()
-        self.answers: list[str] = []
+        self.answers = [said.text for said in chat.opened.before if said.answer]
 
     # -- what the screen does ------------------------------------------------------------------------------------------
 

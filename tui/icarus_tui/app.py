@@ -87,7 +87,8 @@ class IcarusApp(App[None]):
 
     def on_mount(self) -> None:
         """Shows the notices and takes the keys."""
-        for notice in (*self._chat.opened.before, *self._chat.opened.notices):
+        opened = self._chat.opened
+        for notice in (*[said.shown for said in opened.before], *opened.notices):
             self._transcript.add(Notice(notice))
         self._prompt.focus()
         self._drain_timer = self.set_interval(_DRAIN_S, self._drain, pause=True)
