@@ -228,9 +228,10 @@ class _Child:
         while chunk := os.read(stream.fileno(), 1 << 16):
             text = decoder.decode(chunk)
             if self._opening:
-                # Nothing is drawn yet, and what is fetched meanwhile shows its progress.
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                # Nothing is drawn yet, and what is fetched meanwhile shows its progress, if there is where to.
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    sys.stderr.write(text)
+                    sys.stderr.flush()
             *lines, line = (line + text).split("\n")
             for whole in lines:
                 self._said.append(whole.rstrip())
