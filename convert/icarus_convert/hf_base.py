@@ -21,6 +21,7 @@ from icarus_convert.hf_probe import check_ids
 from icarus_convert.hf_tensors import Planned, plan
 from icarus_convert.hf_vocabulary import Vocabulary, add_vocabulary, read_vocabulary
 from icarus_convert.quantize import ftype_name, quantize
+from icarus_convert.write import check_out
 from icarus_local.engine.base import BaseFile
 from icarus_local.errors import IcarusError
 
@@ -79,7 +80,7 @@ def convert_base(
         IcarusError: with what is wrong; nothing was written then.
     """
     kind = ftype_name(quantize_to) if quantize_to is not None else None
-    _check_out(out, force)
+    check_out(out, (), force)
     folder = _open(source, name, revision, local_files_only=local_files_only, tell=tell)
     config = read_config(folder)
     tensors = plan(folder, config, outtype)
@@ -120,15 +121,6 @@ def convert_base(
         except OSError as error:
             raise IcarusError(f"{out} cannot be written: {error.strerror}") from error
     return converted
-
-
-def _check_out(out: Path, force: bool) -> None:
-    if not out.parent.is_dir():
-        raise IcarusError(f"there is no folder {out.parent} to write {out.name} into")
-    if out.is_dir():
-        raise IcarusError(f"{out} is a folder", "Give the name of a .gguf file with -o")
-    if out.exists() and not force:
-        raise IcarusError(f"{out} exists already", "Give --force to overwrite it")
 
 
 def _open(

@@ -98,7 +98,7 @@ def write(
 
 
 def check_out(out: Path, sources: tuple[Path, ...], force: bool) -> None:
-    """Checks that a file may be written.
+    """Checks that a file may be written; of `sources`, what it is made of, the first is the base.
 
     Raises:
         IcarusError: no folder for it, or something is there that may not be overwritten.
@@ -108,7 +108,7 @@ def check_out(out: Path, sources: tuple[Path, ...], force: bool) -> None:
     if out.is_dir():
         raise IcarusError(f"{out} is a folder", "Give the name of a .gguf file with -o")
     if out.exists():
-        if sources[0].exists() and out.samefile(sources[0]):
+        if sources and sources[0].exists() and out.samefile(sources[0]):
             raise IcarusError(f"{out} is the base itself", "Give another name with -o")
         if any(source.exists() and out.samefile(source) for source in sources):
             raise IcarusError(f"{out} is what is to be converted", "Give another name with -o")
