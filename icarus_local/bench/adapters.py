@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from icarus_local.engine import adapter_file as keys
 from icarus_local.engine.adapter_file import TRAINED_UNKNOWN, Adapter, LoraPair
 from icarus_local.engine.base import BaseWeights
 
@@ -32,3 +33,32 @@ def random_adapter(base: BaseWeights, rank: int, seed: int) -> Adapter:
         tokenizer_sha256="",
         pairs=pairs,
     )
+
+
+def write_random_adapter(path: Path, adapter: Adapter, architecture: str) -> None:
+    """Writes what `random_adapter` gave as one F16 file that the engine and libllama both read.
+
+    Args:
+        architecture: of the base, as its file names it: libllama loads no adapter of another.
+    """
+    import gguf
+
+    writer = gguf.GGUFWriter(path, architecture)
+    try:
+        writer.add_string(keys.KEY_TYPE, "adapter")
+        writer.add_string(keys.KEY_ADAPTER_TYPE, "lora")
+        writer.add_float32(keys.KEY_ALPHA, 0.0)  # a scale of 1, to both
+        writer.add_string(keys.KEY_NAME, adapter.name)
+        writer.add_uint32(keys.KEY_VERSION, keys.FORMAT_VERSION)
+        writer.add_string(keys.KEY_FAMILY, adapter.family_id)
+        writer.add_string(keys.KEY_TRAINED, adapter.trained)
+        writer.add_bool(keys.KEY_ASSUMED, adapter.assumed)
+        writer.add_array(keys.KEY_MODULES, sorted({tensor.split(".")[2] for tensor in adapter.pairs}))
+        for tensor, pair in adapter.pairs.items():
+            writer.add_tensor(f"{tensor}.lora_a", pair.a.astype(np.float16))
+            writer.add_tensor(f"{tensor}.lora_b", pair.b.astype(np.float16))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()

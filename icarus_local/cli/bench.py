@@ -15,7 +15,6 @@ import click
 from icarus_local.bench.drafts import DraftReport, measure
 from icarus_local.bench.step import AGENTS, ROOM, StepBench, StepReport
 from icarus_local.chat.session import Session
-from icarus_local.cli.agents import choose_agents
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.cli.opening import load
 from icarus_local.errors import RequestError
@@ -67,17 +66,14 @@ def _step_table(report: StepReport) -> str:
 
 def run_bench_drafts(options: EngineOptions, agent: str, repeats: int, as_json: bool) -> None:
     """Measures and prints what drafts gain on an answer that repeats a file."""
-    agents = choose_agents(agent)
-    if len(agents) != 1:
-        raise RequestError(f"{len(agents)} agents are named, and one is measured", "Give one name with --agent")
     with ExitStack() as stack:
-        loaded = load(options, agents, stack)
-        (ready,) = loaded.agents
+        loaded = load(options, [agent], stack)
+        (ready,) = loaded.roster.agents
         if ready.adapter_id is None:
             raise RequestError(f"@{ready.name} has no adapter: for the base nothing is drafted", "Give another --agent")
 
         def make(drafts: bool) -> Session:
-            return Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.agents, speculate=drafts)
+            return Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.roster, speculate=drafts)
 
         report = measure(make, ready.name, repeats)
     click.echo(json.dumps(dataclasses.asdict(report)) if as_json else _draft_line(ready.name, report))

@@ -1,0 +1,76 @@
+"""One system in a process of its own, so that its memory is its own: a job on stdin, what it took on stdout."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from icarus_local.bench.icarus_system import Icarus
+from icarus_local.bench.llama_system import LlamaPool
+from icarus_local.bench.machine import peak_rss_bytes
+from icarus_local.bench.records import Failure, Job, Record, Turned
+from icarus_local.bench.script import Script
+from icarus_local.bench.system import CAP, ICARUS, SEPARATE, SEPARATE_CAPPED, SWAP, System
+from icarus_local.errors import IcarusError
+
+
+def open_system(job: Job) -> System:
+    """The job's system, loaded."""
+    setup, case = job.setup, job.case
+    adapters = setup.adapters[: case.agents]
+    shared: dict[str, Any] = {"kv_type": setup.kv_type, "n_threads": setup.n_threads, "repack": setup.repack}
+    if job.system == ICARUS:
+        return Icarus(setup.base, adapters, case.context, **shared)
+    room = {SWAP: 1, SEPARATE_CAPPED: min(CAP, case.agents), SEPARATE: case.agents}[job.system]
+    shared["kv_bytes_per_token"] = setup.kv_bytes_per_token
+    return LlamaPool(setup.base, adapters, case.context, room, **shared)
+
+
+def measure(job: Job) -> Record:
+    """Says the whole workflow: the lead round, then warm rounds, each from where the lead ended.
+
+    Raises:
+        IcarusError: as the system does.
+    """
+    script = Script(job.workflow, job.case, job.setup.n_vocab, job.seed)
+    system = open_system(job)
+    turns: list[Turned] = []
+    spoken: set[int] = set()
+
+    def say_round() -> None:
+        for requests in script.round():
+            for time in system.turn(requests):
+                turns.append(Turned(cold=time.agent not in spoken, **asdict(time)))
+                spoken.add(time.agent)
+
+    try:
+        system.begin()
+        say_round()
+        system.mark()
+        for _ in range(script.n_warm_rounds):
+            say_round()
+            system.rewind()
+            script.rewind()
+        return Record(
+            turns=tuple(turns),
+            kv_bytes=system.kv_bytes,
+            kv_used_bytes=system.kv_used_bytes,
+            rss_bytes=peak_rss_bytes(),
+        )
+    finally:
+        system.close()
+
+
+def main() -> None:
+    """Reads a job, writes a `Record` or a `Failure`."""
+    answer: Record | Failure
+    try:
+        answer = measure(Job.model_validate_json(sys.stdin.buffer.read()))
+    except IcarusError as error:
+        answer = Failure(error=error.what, hint=error.hint)
+    sys.stdout.write(answer.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()
