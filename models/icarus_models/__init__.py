@@ -1,4 +1,4 @@
-"""ICaRus in torch: the reference, the trainer, the data of the shipped agents, and the catalog of bases and agents.
+"""ICaRus in torch (reference and trainer), the specialists' data and evaluation, the catalog of bases and agents.
 
-Only `reference`, `base`, `trainer` and `training` import torch; `catalog` and `data` do not.
+What imports torch loads when a command needs it: catalog, data, recipes and evaluation do without.
 """

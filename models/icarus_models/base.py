@@ -1,8 +1,9 @@
-"""A GGUF base as a Hugging Face model in fp32: what an agent is trained on is exactly what the runtime will run."""
+"""A GGUF base as a Hugging Face model: what an agent is trained on is what the runtime will run."""
 
 from __future__ import annotations
 
-import hashlib
+import copy
+import importlib.util
 import json
 import shutil
 import tempfile
@@ -10,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from icarus_local.errors import IcarusError, ModelFileError
 from icarus_local.paths import cache_dir
+from icarus_models.run_files import file_sha256
 
 _FORMAT = 1  # of the cached folders; raise it when what is written below changes
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def default_cache() -> Path:
@@ -29,12 +26,16 @@ def default_cache() -> Path:
     return cache_dir() / "torch"
 
 
-def load_base(source: Path, cache: Path | None = None) -> PreTrainedModel:
-    """The causal LM of `source`, a GGUF file or a Hugging Face folder, in fp32 and eval mode, every weight frozen.
+def load_base(
+    source: Path, cache: Path | None = None, *, dtype: torch.dtype = torch.float32, four_bit: bool = False
+) -> PreTrainedModel:
+    """The causal LM of `source`, a GGUF file or a Hugging Face folder, in eval mode, every weight frozen.
 
-    A GGUF is dequantised once and kept as safetensors under `cache`, by the hash of the file's content.
-    Raises `ModelFileError` where `source` is neither.
+    A GGUF is dequantised once and kept as fp32 safetensors under `cache`, by the hash of the file's content. `four_bit`
+    quantises the linear layers to NF4 as they are loaded, onto a CUDA device.
+    Raises `ModelFileError` where `source` is neither, `IcarusError` where 4 bits cannot be had.
     """
+    disable_progress_bar()  # what is said is for the caller to say
     if source.is_dir():
         if not (source / "config.json").is_file():
             raise ModelFileError(f"{source}: a folder without config.json is not a Hugging Face model")
@@ -43,8 +44,23 @@ def load_base(source: Path, cache: Path | None = None) -> PreTrainedModel:
         folder = dequantised(source, cache or default_cache())
     else:
         raise ModelFileError(f"{source}: no such file or folder")
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    options: dict[str, Any] = _in_four_bits(dtype) if four_bit else {}
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)
     return model.eval().requires_grad_(False)
+
+
+def sharing(model: PreTrainedModel) -> PreTrainedModel:
+    """Another model over the very weights of `model`: PEFT changes the modules that it is given; these are copies."""
+    return copy.deepcopy(model, memo={id(parameter): parameter for parameter in model.parameters()})
+
+
+def _in_four_bits(dtype: torch.dtype) -> dict[str, Any]:
+    if importlib.util.find_spec("bitsandbytes") is None or not torch.cuda.is_available():
+        raise IcarusError("a base in 4 bits needs bitsandbytes and a CUDA device", "Leave --four-bit out")
+    how = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+    return {"quantization_config": how, "device_map": {"": 0}}
 
 
 def dequantised(gguf: Path, cache: Path) -> Path:

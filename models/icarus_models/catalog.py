@@ -1,4 +1,4 @@
-"""The shipped bases and agents, read from catalog.toml. Free of torch: the command line of the runtime reads it."""
+"""The shipped bases and agents, and bases worth fetching, read from catalog.toml. Free of torch, for the runtime."""
 
 from __future__ import annotations
 
@@ -19,12 +19,22 @@ EMBEDDED = "smollm2-135m"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A base that a Python package ships: `path` is None where the distribution is not installed."""
+    """A base that a Python package ships: `path` is None where it is not installed; the project's `extra` brings it."""
 
     name: str
     title: str
     path: Path | None
     sha256: str
+    licence: str
+    extra: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A base on the Hub that is known to work: `name` is OWNER/REPOSITORY/FILE.gguf."""
+
+    name: str
+    title: str
     licence: str
 
 
@@ -52,9 +62,15 @@ def bases() -> list[Base]:
             path=_installed_file(entry["distribution"], entry["file"]),
             sha256=entry["sha256"],
             licence=entry["licence"],
+            extra=entry["extra"],
         )
         for entry in _catalog()["bases"]
     ]
+
+
+def offers() -> list[Offer]:
+    """Bases to fetch where there is none, the smallest first."""
+    return [Offer(**entry) for entry in _catalog()["offers"]]
 
 
 def embedded_base() -> Base | None:

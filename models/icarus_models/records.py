@@ -1,14 +1,14 @@
 """Training records: the file format, and its rendering to token ids by the runtime's own conversation.
 
-A record is one line, `{"messages": [{"role": "user"|"assistant", "content": text, "agent": name, "weight": 0|1}]}`.
-`agent` says who speaks; `weight` 0 (as in OpenAI's fine-tuning format) keeps an answer as context. No torch here.
+A record is one line, `{"messages": [{"role": "user"|"assistant", "content": text, "agent": name, "weight": 0|1}]}`, or
+`{"prompt": text, "answer": text}`. `agent` says who speaks; `weight` 0 (as in OpenAI's fine-tuning format) keeps an
+answer as context. No torch here.
 """
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Loaded:
-    """The samples of one file, and what was left out: `(line number, reason)`, and the count of too long ones."""
+    """The samples of one file, and the lines that were left out: `(line number, reason)`."""
 
     samples: list[Sample] = field(default_factory=list)
-    bad: list[tuple[int, str]] = field(default_factory=list)
-    too_long: int = 0
+    left_out: list[tuple[int, str]] = field(default_factory=list)
 
     @property
     def supervised(self) -> int:
@@ -52,7 +51,7 @@ class Renderer:
     """Renders records for one agent, so that training sees the very ids that a chat will hold."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, agents: Iterable[Agent], speaker: str) -> None:
-        self._tokenizer, self._template = tokenizer, template
+        self.tokenizer, self._template = tokenizer, template
         self._agents = {agent.name: agent for agent in agents}
         self.speaker = self._agents.get(speaker) or Agent(name=speaker)
 
@@ -62,19 +61,15 @@ class Renderer:
         supervised: list[tuple[int, list[int]]] = []
         ids: list[int] = []
         for message in checked_messages(record):
-            if message["role"] == "user":
-                conversation.ask(message["content"])
+            answer = self._say(conversation, message)
+            if answer is None:
                 continue
-            name = message.get("agent", self.speaker.name)
-            conversation.hand_over(self._agents.get(name) or Agent(name=name))
-            prompt = conversation.prompt()
+            prompt, said = answer
             if prompt[: len(ids)] != ids:
                 raise ValueError("the chat template rewrites earlier turns, which no cache could keep")
-            answer = self._tokenizer.encode(message["content"])
-            ids = [*prompt, *answer]
-            if name == self.speaker.name and message.get("weight", 1):
-                supervised.append((len(prompt), [*answer, conversation.end_of_turn]))
-            conversation.answer(name, answer)
+            ids = [*prompt, *said]
+            if self._name(message) == self.speaker.name and message.get("weight", 1):
+                supervised.append((len(prompt), [*said, conversation.end_of_turn]))
         positions: list[int] = []
         labels: list[int] = []
         for start, wanted in supervised:
@@ -85,72 +80,109 @@ class Renderer:
             raise ValueError(f"no answer of {self.speaker.name} to learn from")
         return Sample(ids[: positions[-1] + 1], positions, labels)
 
+    def prompt(self, messages: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Token ids up to where the agent's answer to `messages` begins."""
+        conversation = Conversation(self._template)
+        for message in messages:
+            self._say(conversation, message)
+        conversation.hand_over(self.speaker)
+        return conversation.prompt()
 
-def checked_messages(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The messages of a record. Raises `ValueError` with the reason where the format is broken."""
-    messages = record.get("messages") if isinstance(record, Mapping) else None
+    def _say(self, conversation: Conversation, message: Mapping[str, Any]) -> tuple[list[int], list[int]] | None:
+        """Adds a message; for an answer gives the ids before it and its own."""
+        if message["role"] == "user":
+            conversation.ask(message["content"])
+            return None
+        name = self._name(message)
+        conversation.hand_over(self._agents.get(name) or Agent(name=name))
+        prompt, said = conversation.prompt(), self.tokenizer.encode(message["content"])
+        conversation.answer(name, said)
+        return prompt, said
+
+    def _name(self, message: Mapping[str, Any]) -> str:
+        return str(message.get("agent", self.speaker.name))
+
+
+def messages_of(record: Any) -> list[dict[str, Any]]:
+    """The messages of a record, which begin with a user's. Raises `ValueError` where the format is broken."""
+    if not isinstance(record, Mapping):
+        raise ValueError("not a JSON object")
+    if "prompt" in record:
+        turns = [("user", record["prompt"]), *([("assistant", record["answer"])] if "answer" in record else [])]
+        messages: Any = [{"role": role, "content": content} for role, content in turns]
+    else:
+        messages = record.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise ValueError("no list `messages`")
-    last_user = False
+        raise ValueError("neither a list `messages` nor `prompt` and `answer`")
     for message in messages:
-        if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-            raise ValueError("a message whose role is not user or assistant")
-        if not isinstance(message.get("content"), str) or not message["content"].strip():
-            raise ValueError("a message without content")
-        if not isinstance(message.get("agent", "a"), str):
-            raise ValueError("an agent that is not a name")
-        last_user = message["role"] == "user"
-    if messages[0]["role"] != "user" or last_user:
-        raise ValueError("messages must begin with a user's and end with an answer")
+        _check(message)
+    if messages[0]["role"] != "user":
+        raise ValueError("messages must begin with a user's")
     return messages
 
 
-def read_samples(path: Path, renderer: Renderer, max_tokens: int) -> Loaded:
-    """The samples of a .jsonl file; bad lines are named, not fatal. Raises `IcarusError` when nothing is left."""
-    loaded = Loaded()
+def _check(message: Any) -> None:
+    if not isinstance(message, dict):
+        raise ValueError("a message that is not a JSON object")
+    if message.get("role") not in ("user", "assistant"):
+        raise ValueError(f"a message of the role {message.get('role')!r}, not user or assistant")
+    if not isinstance(message.get("content"), str) or not message["content"].strip():
+        raise ValueError(f"a message of the {message['role']} without content")
+    if not isinstance(message.get("agent", "a"), str):
+        raise ValueError("an agent that is not a name")
+
+
+def checked_messages(record: Any) -> list[dict[str, Any]]:
+    """The messages of a record that ends with an answer. Raises `ValueError` where the format is broken."""
+    messages = messages_of(record)
+    if messages[-1]["role"] == "user":
+        raise ValueError("messages must end with an answer")
+    return messages
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a .jsonl file that are not blank, with their numbers. Raises `IcarusError`: it cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise IcarusError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    # Other characters that end lines elsewhere may stand in a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def read_samples(path: Path, renderer: Renderer, max_tokens: int) -> Loaded:
+    """The samples of a .jsonl file; lines that cannot be used are named, not fatal.
+
+    Raises:
+        IcarusError: the file cannot be read, or nothing is left.
+    """
+    loaded = Loaded()
+    for number, line in lines_of(path):
         try:
-            sample = renderer.sample(json.loads(line))
+            sample = renderer.sample(parsed(line))
+            if len(sample.ids) > max_tokens:
+                raise ValueError(f"{len(sample.ids)} tokens, over {max_tokens}")
         except (ValueError, IcarusError) as error:
-            loaded.bad.append((number, str(error)))
-            continue
-        if len(sample.ids) > max_tokens:
-            loaded.too_long += 1
+            loaded.left_out.append((number, str(error)))
         else:
             loaded.samples.append(sample)
     if not loaded.samples:
-        first = f"; line {loaded.bad[0][0]}: {loaded.bad[0][1]}" if loaded.bad else ""
-        raise IcarusError(
-            f"{path}: nothing to train on "
-            f"({len(loaded.bad)} bad lines, {loaded.too_long} over {max_tokens} tokens{first})"
-        )
+        raise IcarusError(f"{path}: nothing to train on{': ' + named(loaded.left_out) if loaded.left_out else ''}")
     return loaded
 
 
-def plan_batches(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[int]:
-    """Order of samples for `steps` batches: shuffled per epoch, and samples of like length side by side.
+def parsed(line: str) -> Any:
+    """The JSON value of a line. Raises `ValueError` in words that name no place in a file of one line."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({getattr(error, 'msg', 'nested too deeply')})") from error
 
-    The whole run's order is known from the seed, so a resumed run goes on with exactly the batches it had left.
-    A last batch that is short is filled from the epoch's start. Returns `steps * batch` indices.
-    """
-    rng = random.Random(seed)
-    order: list[int] = []
-    while len(order) < steps * batch:
-        epoch = list(range(len(lengths)))
-        rng.shuffle(epoch)
-        shuffled = list(epoch)
-        epoch.extend(shuffled[index % len(shuffled)] for index in range(-len(shuffled) % batch))
-        pool = batch * 16
-        batches: list[list[int]] = []
-        for start in range(0, len(epoch), pool):
-            some = sorted(epoch[start : start + pool], key=lambda index: lengths[index])
-            batches.extend(some[cut : cut + batch] for cut in range(0, len(some), batch))
-        rng.shuffle(batches)
-        order.extend(index for one in batches for index in one)
-    return order[: steps * batch]
+
+def named(left_out: Sequence[tuple[int, str]], most: int = 5) -> str:
+    """How many lines were left out, and the first of them by number."""
+    first = "; ".join(f"line {number}: {reason}" for number, reason in left_out[:most])
+    lines = "1 line" if len(left_out) == 1 else f"{len(left_out)} lines"
+    return f"{lines} left out: {first}{' …' if len(left_out) > most else ''}"

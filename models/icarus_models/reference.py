@@ -8,6 +8,8 @@ nothing of its own. Any model whose attention goes through `transformers.Cache.u
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,8 +19,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 
 from icarus_local.errors import IcarusError
+from icarus_models.recipe import TARGET_MODULES
 
-TARGET_MODULES = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # The kinds of layers as transformers names them.
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -41,23 +43,33 @@ class EncoderView(Cache):  # type: ignore[misc]
         return 0
 
 
-def add_lora(model: PreTrainedModel, rank: int, alpha: float, seed: int) -> PeftModel:
-    """Wrap `model` with a fresh LoRA on Q, O, gate, up and down: all that ICaRus lets an agent adapt.
+def add_lora(
+    model: PreTrainedModel,
+    rank: int,
+    alpha: float,
+    seed: int,
+    *,
+    modules: Sequence[str] = TARGET_MODULES,
+    rslora: bool = False,
+    dropout: float = 0.0,
+) -> PeftModel:
+    """Wrap `model` with a fresh LoRA; the default modules are all that ICaRus lets an agent adapt.
 
     lora_A is drawn from `seed`, lora_B is zero, so the new agent is the base. Raises `IcarusError` where the model
     names its projections otherwise, so that a LoRA on half of them never passes for a whole one.
     """
     names = {name.rsplit(".", 1)[-1] for name, _ in model.named_modules()}
-    missing = [name for name in TARGET_MODULES if name not in names]
+    missing = [name for name in modules if name not in names]
     if missing:
         raise IcarusError(f"the base model has no {', '.join(missing)}: only models with separate projections train")
     torch.manual_seed(seed)
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
-        lora_dropout=0.0,
+        lora_dropout=dropout,
+        use_rslora=rslora,
         bias="none",
-        target_modules=list(TARGET_MODULES),
+        target_modules=list(modules),
         task_type="CAUSAL_LM",
     )
     return get_peft_model(model, config)
@@ -68,30 +80,60 @@ def two_stream_logits(
 ) -> Tensor:
     """Logits of the agent's decoder rows, computed as ICaRus defines them.
 
-    `input_ids` [B, T] int64 and `attention_mask` [B, T] (1 at tokens, 0 at padding, padding at the end) go through the
-    encoder; the decoder runs at `positions` [B, S] int64 only (each < T; -1 marks a padded row, whose logits mean
-    nothing), or at all T when None. Returns [B, S, vocab], the dtype of the model; row s predicts the token after
-    `positions[:, s]`. Gradients reach the LoRA only. Raises `IcarusError` for a model with layers of a kind that is
-    neither full nor sliding attention.
+    `input_ids` [B, T] int64 and `attention_mask` [B, T] (0 at padding, which is at the end; 1 at tokens, or where a row
+    is packed the number of the sample that a token belongs to, from 1) go through the encoder; the decoder runs at
+    `positions` [B, S] int64 only (places in the row, each < T; -1 marks a padded row, whose logits mean nothing), or at
+    all T when None. Returns [B, S, vocab], the dtype of the model; row s predicts the token after `positions[:, s]`.
+    Gradients reach the LoRA only. Raises `IcarusError` for a model with layers of a kind that is neither full nor
+    sliding attention.
     """
     base = model.get_base_model()
     config = base.config.get_text_config()
-    every = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+    every = every_place(input_ids)
     rows = every if positions is None else positions.clamp(min=0)
     n_rows = rows.shape[1]
+    within = places_within_samples(attention_mask)
     if rope_follows_length(config):
         # Such a rope takes its frequencies from the largest position that it sees: it must be the encoder's.
-        rows = torch.cat([rows, every[:, -1:]], dim=1)
+        rows = torch.cat([rows, within.argmax(1, keepdim=True)], dim=1)
     masks = decoder_masks(config, rows, attention_mask, base.dtype)
     outputs = base(
         input_ids=input_ids.gather(1, rows),
         attention_mask=masks,
-        position_ids=rows,
+        position_ids=within.gather(1, rows),
         use_cache=True,
         **{cache_argument(base): EncoderView(encode(model, input_ids, attention_mask))},
     )
     logits: Tensor = outputs.logits[:, :n_rows]
     return logits
+
+
+def every_place(input_ids: Tensor) -> Tensor:
+    """0 … T-1 in every row, [B, T]."""
+    return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+
+
+def is_packed(attention_mask: Tensor) -> bool:
+    """Whether a row holds several samples."""
+    return bool((attention_mask > 1).any())
+
+
+def places_within_samples(attention_mask: Tensor) -> Tensor:
+    """[B, T]: at which place of its own sample each token stands; padding counts on from the last."""
+    every = every_place(attention_mask)
+    begins = torch.ones_like(attention_mask, dtype=torch.bool)
+    begins[:, 1:] = (attention_mask[:, 1:] != attention_mask[:, :-1]) & (attention_mask[:, 1:] > 0)
+    starts = torch.where(begins, every, 0).cummax(1).values
+    return every - starts
+
+
+def trunk_inputs(model: PreTrainedModel, attention_mask: Tensor) -> dict[str, Any]:
+    """Mask and positions of a forward pass over whole rows: the model's own, or for packed rows each sample's alone."""
+    if not is_packed(attention_mask):
+        return {"attention_mask": attention_mask}
+    config = model.config.get_text_config()
+    masks = decoder_masks(config, every_place(attention_mask), attention_mask, model.dtype)
+    return {"attention_mask": masks, "position_ids": places_within_samples(attention_mask)}
 
 
 def encode(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Cache:
@@ -101,7 +143,8 @@ def encode(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Cache
     base = model.get_base_model()
     trunk = base.base_model
     with torch.no_grad(), model.disable_adapter():
-        trunk(input_ids=input_ids, attention_mask=attention_mask, use_cache=True, **{cache_argument(trunk): cache})
+        inputs = trunk_inputs(base, attention_mask)
+        trunk(input_ids=input_ids, **inputs, use_cache=True, **{cache_argument(trunk): cache})
     return cache
 
 
@@ -124,10 +167,12 @@ def decoder_masks(config: Any, rows: Tensor, attention_mask: Tensor, dtype: torc
 
 def decoder_mask(rows: Tensor, attention_mask: Tensor, dtype: torch.dtype, window: int | None = None) -> Tensor:
     """Additive mask [B, 1, S, T] for decoder rows at `rows` [B, S]: the keys that are at or before the row, less than
-    `window` positions before it, and not padding."""
+    `window` positions before it, of the same sample, and not padding."""
     keys = torch.arange(attention_mask.shape[1], device=rows.device)
     distance = rows[:, :, None] - keys
     visible = (distance >= 0) & attention_mask[:, None, :].bool()
+    if is_packed(attention_mask):
+        visible &= attention_mask.gather(1, rows)[:, :, None] == attention_mask[:, None, :]
     if window is not None:
         visible &= distance < window
     mask = torch.zeros(visible.shape, dtype=dtype, device=rows.device)
@@ -141,10 +186,38 @@ def rope_follows_length(config: Any) -> bool:
     return any(kind.get("rope_type") in ("longrope", "dynamic") for kind in kinds)
 
 
-def ordinary_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """PEFT's ordinary forward, [B, T, vocab]: K and V come from adapted hidden states. What ICaRus is not."""
-    logits: Tensor = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+def ordinary_logits(
+    model: PeftModel, input_ids: Tensor, attention_mask: Tensor, positions: Tensor | None = None
+) -> Tensor:
+    """PEFT's ordinary forward: K and V come from adapted hidden states. What ICaRus is not.
+
+    Arguments and result as of `two_stream_logits`; all rows go through the layers, and the head sees `positions` only.
+    """
+    base = model.get_base_model()
+    with head_at(base, positions):
+        outputs = base(input_ids=input_ids, **trunk_inputs(base, attention_mask), use_cache=False)
+    logits: Tensor = outputs.logits
     return logits
+
+
+@contextmanager
+def head_at(model: PreTrainedModel, positions: Tensor | None) -> Iterator[None]:
+    """Lets the head of a causal LM see the hidden states at `positions` [B, S] only (-1 takes the first)."""
+
+    def gathered(_head: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        (hidden,) = inputs
+        assert positions is not None
+        rows = positions.clamp(min=0)[:, :, None].expand(-1, -1, hidden.shape[-1])
+        return (hidden.gather(1, rows),)
+
+    if positions is None:
+        yield
+        return
+    hook = model.get_output_embeddings().register_forward_pre_hook(gathered)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def base_logits(model: PeftModel, input_ids: Tensor, attention_mask: Tensor) -> Tensor:

@@ -1,98 +1,87 @@
-"""Transformers' `Trainer` with ICaRus's loss: the decoder's cross entropy at supervised positions only."""
+"""Transformers' `Trainer` with a loss of ours, in which every supervised token of a run weighs the same."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from peft import PeftModel
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback
 
+from icarus_models.batches import Row
+from icarus_models.losses import Batch, Loss, mean_loss
 from icarus_models.records import Sample
-from icarus_models.reference import two_stream_logits
-
-logger = logging.getLogger(__name__)
-
-IGNORED = -100
-Batch = dict[str, Tensor]
 
 
-def collate(samples: Sequence[Sample]) -> Batch:
-    """Pads samples to `input_ids`, `attention_mask` [B, T] and `positions`, `labels` [B, S], all int64.
+class PlannedRows(Dataset[list[Sample]]):
+    """The rows in the order of the whole run's batches; read in sequence."""
 
-    Padding goes by the mask, never by a token id: SmolLM2's pad is its end of turn.
-    """
-    length = max(len(sample.ids) for sample in samples)
-    rows = max(len(sample.labels) for sample in samples)
-
-    def padded(lists: Sequence[list[int]], width: int, fill: int) -> Tensor:
-        return torch.tensor([[*values, *[fill] * (width - len(values))] for values in lists], dtype=torch.int64)
-
-    return {
-        "input_ids": padded([sample.ids for sample in samples], length, 0),
-        "attention_mask": padded([[1] * len(sample.ids) for sample in samples], length, 0),
-        "positions": padded([sample.positions for sample in samples], rows, -1),
-        "labels": padded([sample.labels for sample in samples], rows, IGNORED),
-    }
-
-
-def two_stream_loss(model: PeftModel, batch: Batch) -> Tensor:
-    """Cross entropy in nats, summed over the supervised tokens of `batch` (`collate`'s)."""
-    logits = two_stream_logits(model, batch["input_ids"], batch["attention_mask"], batch["positions"])
-    return cross_entropy(logits.flatten(0, 1).float(), batch["labels"].flatten(), ignore_index=IGNORED, reduction="sum")
-
-
-def heldout_loss(model: PeftModel, samples: Sequence[Sample], batch: int = 8) -> float:
-    """Mean loss in nats per supervised token over `samples`, in batches of like length."""
-    ordered = sorted(samples, key=lambda sample: len(sample.ids))
-    total, count = 0.0, 0
-    model.eval()
-    with torch.no_grad():
-        for start in range(0, len(ordered), batch):
-            some = ordered[start : start + batch]
-            batch_of = {name: tensor.to(model.device) for name, tensor in collate(some).items()}
-            total += float(two_stream_loss(model, batch_of))
-            count += sum(len(sample.labels) for sample in some)
-    return total / count
-
-
-class PlannedSamples(Dataset[Sample]):
-    """The samples in the order of the whole run's batches; read in sequence."""
-
-    def __init__(self, samples: Sequence[Sample], order: Sequence[int]) -> None:
+    def __init__(self, samples: Sequence[Sample], order: Sequence[Row]) -> None:
         self._samples, self._order = samples, order
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def __getitem__(self, index: int) -> Sample:
-        return self._samples[self._order[index]]
+    def __getitem__(self, index: int) -> list[Sample]:
+        return [self._samples[i] for i in self._order[index]]
 
 
-class IcarusTrainer(Trainer):  # type: ignore[misc]
-    """`Trainer` whose loss is the two-stream one, every supervised token of the run weighing the same.
+class LoraTrainer(Trainer):  # type: ignore[misc]
+    """`Trainer` for a LoRA by one of `losses`.
 
     A mean over each batch would give the tokens of short answers several times the weight of long ones': a reviewer
     learns from that to say that there is no issue.
     """
 
-    def __init__(self, *args: Any, tokens_per_batch: float, **kwargs: Any) -> None:
-        """`tokens_per_batch` is the run's mean of supervised tokens in a batch; all else is `Trainer`'s."""
+    def __init__(
+        self,
+        *args: Any,
+        loss: Loss,
+        heldout_loss: Loss,
+        tokens_per_batch: float,
+        precision: torch.dtype,
+        **kwargs: Any,
+    ) -> None:
+        """What is not `Trainer`'s own.
+
+        Args:
+            loss: what is minimised. heldout_loss: what early stopping looks at.
+            tokens_per_batch: the run's mean of supervised tokens in a batch. precision: in which is computed.
+        """
         super().__init__(*args, **kwargs)
-        self._tokens_per_batch = tokens_per_batch
+        self._loss, self._heldout_loss = loss, heldout_loss
+        self._tokens_per_batch, self._precision = tokens_per_batch, precision
+        # The loss is in units of a batch, so the batches of one optimiser step are to be averaged.
+        self.model_accepts_loss_kwargs = False
+
+    def computing(self) -> AbstractContextManager[Any]:
+        """The context that losses are computed in: bf16 where that is the precision."""
+        wanted = self._precision is torch.bfloat16
+        return torch.autocast(self.args.device.type, torch.bfloat16, enabled=wanted)
 
     def compute_loss(
         self, model: PeftModel, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The sum over the batch's supervised tokens in units of a mean batch; there are no outputs to return."""
-        loss = two_stream_loss(model, inputs) / self._tokens_per_batch
+        with self.computing():
+            loss = self._loss(model, inputs) / self._tokens_per_batch
         return (loss, {}) if return_outputs else loss
+
+    def mean_loss(self, loss: Loss, samples: Sequence[Sample]) -> float:
+        """A loss of the model as it is now, in nats per supervised token."""
+        with self.computing():
+            return mean_loss(loss, self.model, samples)
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """The held-out loss of `eval_dataset`, for early stopping."""
+        metrics = {f"{metric_key_prefix}_loss": self.mean_loss(self._heldout_loss, self.eval_dataset)}
+        self.log(metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
@@ -118,7 +107,9 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """One line per logged step."""
+        """One line per logged step, and per held-out loss on the way."""
+        if logs and "eval_loss" in logs:
+            self._tell(f"step {state.global_step}/{state.max_steps}  held-out loss {logs['eval_loss']:.4f}")
         done = state.global_step - self._first_step
         if not logs or "loss" not in logs or not done:
             return

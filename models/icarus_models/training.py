@@ -3,237 +3,237 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import json
-import math
-import os
-import platform
+import importlib.util
+import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
-from peft.utils import get_peft_model_state_dict
-from transformers import PrinterCallback, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback, TrainingArguments
 
-from icarus_local.engine.identity import family_id
+from icarus_local.chat.agents import read_agents_file
 from icarus_local.errors import IcarusError
-from icarus_local.ggml.gguf import GgufFile
 from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
-from icarus_models.base import file_sha256, load_base
-from icarus_models.catalog import agents
-from icarus_models.records import Loaded, Renderer, plan_batches, read_samples
-from icarus_models.reference import TARGET_MODULES, add_lora
-from icarus_models.trainer import IcarusTrainer, PlannedSamples, Progress, collate, heldout_loss
+from icarus_models.base import load_base
+from icarus_models.batches import plan_rows, rows_of_epoch
+from icarus_models.checkpointing import checkpoint_layers
+from icarus_models.losses import LOSSES, collate, distillation_loss, ordinary_loss
+from icarus_models.model_card import share_text
+from icarus_models.recipe import Recipe
+from icarus_models.records import Loaded, Renderer, named, read_samples
+from icarus_models.reference import add_lora
+from icarus_models.run_files import ADAPTER
+from icarus_models.run_folder import check_plan, checkpoint_of, family_of, finish, hashes
+from icarus_models.specialists import specialists
+from icarus_models.teacher import answer_prompts, load_teacher
+from icarus_models.trainer import LoraTrainer, PlannedRows, Progress
 
-RUN_FILE = "icarus_run.json"
-RUN_FORMAT = 1
-_WARMUP_SHARE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """What decides a run's outcome; `learning_rate` peaks after the warm-up and falls by a cosine to 0."""
-
-    agent: str
-    rank: int = 16
-    alpha: float = 32.0
-    learning_rate: float = 2e-4
-    epochs: float = 1.0
-    batch: int = 4
-    max_steps: int | None = None
-    seed: int = 0
-    max_tokens: int = 256
-
-    def steps(self, samples: int) -> int:
-        """Optimiser steps for that many samples."""
-        return self.max_steps or max(1, math.ceil(samples * self.epochs / self.batch))
+Tell = Callable[[str], None]
+_OPTIMIZERS = {"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd", "adamw_8bit": "adamw_bnb_8bit"}
+_SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Files of a run: the base (GGUF or Hugging Face folder), the GGUF whose tokenizer is used, data, run folder."""
+class _Inputs:
+    """What a run is made of: samples, the frozen base, and the teacher where there is one."""
 
-    base: Path
-    tokenizer: Path
-    data: Path
-    heldout: Path | None
-    out: Path
+    train: Loaded
+    heldout: Loaded
+    base: PreTrainedModel
+    teacher: PeftModel | None
 
 
-def train(
-    recipe: Recipe,
-    places: Places,
-    tell: Callable[[str], None],
-    *,
-    max_minutes: float | None = None,
-    resume: bool = False,
-    save_steps: int = 50,
-) -> Path:
-    """Trains `recipe.agent` and returns the adapter folder, `out/adapter`, a PEFT folder plus `icarus_run.json`.
+def train(recipe: Recipe, base: Path, tell: Tell, *, resume: bool = False) -> Path:
+    """Trains `recipe.agent` and returns the adapter folder, `out/adapter`: a PEFT folder, `icarus_run.json`, a card.
 
-    `tell` gets one line of progress at a time. The run file is written last: an adapter folder without it is not
-    finished. `resume` goes on from the last checkpoint with the same batches. Raises `IcarusError` for data, base or
-    folders that cannot be used.
+    `base` is a GGUF file or a Hugging Face folder. `tell` gets one line of progress at a time. The run file is written
+    last: an adapter folder without it is not finished. `resume` goes on from the last checkpoint with the same batches.
+    Raises `IcarusError` for data, base or folders that cannot be used.
     """
-    adapter = places.out / "adapter"
-    if (adapter / RUN_FILE).exists() and not (resume and _stopped_by_time(adapter)):
-        raise IcarusError(f"{adapter}: this run is finished; choose another folder")
-    checkpoint = get_last_checkpoint(places.out) if places.out.is_dir() else None
-    if resume and not checkpoint:
-        raise IcarusError(f"{places.out}: holds no checkpoint to go on from; start without --resume")
-    if checkpoint and not resume:
-        raise IcarusError(f"{places.out}: holds an unfinished run; go on with --resume, or choose another folder")
-    tokenizer = Tokenizer(places.tokenizer)
-    try:
+    adapter = recipe.out / ADAPTER
+    checkpoint = checkpoint_of(recipe.out, resume)
+    dtype = _precision(recipe)
+    tokenizer_file = recipe.tokenizer_gguf or base
+    with closing(Tokenizer(tokenizer_file)) as tokenizer:
         template = own_template(tokenizer.template_source, tokenizer)
-        renderer = Renderer(tokenizer, template, agents(), recipe.agent)
-        loaded = _read(places.data, renderer, recipe, tell)
-        heldout = _read(places.heldout, renderer, recipe, tell) if places.heldout else Loaded()
-        identity = {"template_sha256": template.sha256, "tokenizer_sha256": tokenizer.sha256}
-    finally:
-        tokenizer.close()
-    plan = {"recipe": asdict(recipe), "data_sha256": _hashes(places), **identity}
-    _check_plan(places.out, plan, resumed=checkpoint is not None)
-
-    model = add_lora(load_base(places.base), recipe.rank, recipe.alpha, recipe.seed)
-    steps = recipe.steps(len(loaded.samples))
-    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    tell(f"{steps} steps of {recipe.batch} samples, {trainable:,} trainable weights")
-    # The zero adapter is the base, also on a resumed run: the checkpoint is loaded later, by the trainer.
-    before = heldout_loss(model, heldout.samples) if heldout.samples else None
-    if before is not None:
-        tell(f"held-out loss of the base: {before:.4f}")
-    order = plan_batches([len(sample.ids) for sample in loaded.samples], recipe.batch, steps, recipe.seed)
-    progress = Progress(tell, max_minutes)
-    trainer = IcarusTrainer(
-        model=model,
-        args=_arguments(recipe, places.out, steps, save_steps),
-        train_dataset=PlannedSamples(loaded.samples, order),
-        data_collator=collate,
-        callbacks=[progress],
-        tokens_per_batch=sum(len(loaded.samples[i].labels) for i in order) / steps,
+        agents = [*(read_agents_file(recipe.agents_file) if recipe.agents_file else []), *specialists()]
+        # Of one name the file's counts.
+        renderer = Renderer(tokenizer, template, reversed(agents), recipe.agent)
+        plan = {
+            "recipe": recipe.outcome(),
+            "data_sha256": hashes(recipe, base),
+            "template_sha256": template.sha256,
+            "tokenizer_sha256": tokenizer.sha256,
+        }
+        check_plan(recipe.out, plan, resumed=checkpoint is not None)
+        inputs = _inputs(recipe, base, renderer, dtype, tell)
+    model = add_lora(
+        inputs.base,
+        recipe.rank,
+        recipe.alpha,
+        recipe.seed,
+        modules=recipe.modules,
+        rslora=recipe.rslora,
+        dropout=recipe.dropout,
     )
-    trainer.remove_callback(PrinterCallback)  # it prints; `tell` is the only voice here
+    if recipe.gradient_checkpointing:
+        checkpoint_layers(model)
+    trainer, progress = _trainer(recipe, model, inputs, dtype, tell)
+    losses = {"heldout_base": _heldout(trainer, recipe, inputs, tell, "base")}
+    if inputs.teacher is not None:
+        losses["heldout_teacher"] = trainer.mean_loss(
+            lambda _, batch: _of_teacher(inputs, batch), inputs.heldout.samples
+        )
+        tell(f"held-out loss of the teacher: {losses['heldout_teacher']:.4f}")
     trainer.train(resume_from_checkpoint=checkpoint)
-    after = heldout_loss(model, heldout.samples) if heldout.samples else None
-    if after is not None:
-        tell(f"held-out loss of the agent: {after:.4f} (base {before:.4f})")
-    losses = {
-        "heldout_base": before,
-        "heldout_trained": after,
-        "train_log": [
-            {"step": entry["step"], "loss": entry["loss"]} for entry in trainer.state.log_history if "loss" in entry
-        ],
+    losses["heldout_trained"] = _heldout(trainer, recipe, inputs, tell, recipe.agent)
+    if inputs.teacher is not None:
+        losses["gain_kept"] = _gain_kept(losses)
+        tell(f"of the teacher's gain {share_text(losses['gain_kept'])} is kept")
+    log = trainer.state.log_history
+    facts = {
+        **plan,
+        # On the Hub it has a name; a path would say nothing to others.
+        "base": base.name if recipe.base is None or Path(recipe.base).exists() else recipe.base,
+        "base_family_id": family_of(tokenizer_file),
+        "weights": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "precision": f"{str(dtype).removeprefix('torch.')}{', base in 4 bits' if recipe.four_bit else ''}",
+        "data": {"train": _of(inputs.train)} | ({"heldout": _of(inputs.heldout)} if recipe.heldout else {}),
+        "losses": {**losses, "train_log": [{"step": one["step"], "loss": one["loss"]} for one in log if "loss" in one]},
+        "steps": {
+            "planned": trainer.state.max_steps,
+            "done": trainer.state.global_step,
+            "stopped_by_time": progress.stopped_by_time,
+        },
     }
-    steps_done = {"planned": steps, "done": trainer.state.global_step, "stopped_by_time": progress.stopped_by_time}
-    _finish(model, adapter, {**plan, "base_family_id": _family(places), "losses": losses, "steps": steps_done})
+    finish(model, adapter, recipe.method, facts)
     tell(f"finished: {adapter}")
     return adapter
 
 
-def _read(path: Path, renderer: Renderer, recipe: Recipe, tell: Callable[[str], None]) -> Loaded:
+def _precision(recipe: Recipe) -> torch.dtype:
+    fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    return torch.bfloat16 if recipe.precision == "bf16" or (recipe.precision == "auto" and fast) else torch.float32
+
+
+def _inputs(recipe: Recipe, base: Path, renderer: Renderer, dtype: torch.dtype, tell: Tell) -> _Inputs:
+    """Data is read before weights are, but for prompts that a teacher must answer."""
+    heldout = _read(recipe.heldout, renderer, recipe, tell) if recipe.heldout else Loaded()
+    if recipe.teacher is None:
+        loaded = _read(recipe.data, renderer, recipe, tell)
+        return _Inputs(loaded, heldout, load_base(base, dtype=dtype, four_bit=recipe.four_bit), None)
+    model = load_base(base, dtype=dtype, four_bit=recipe.four_bit)
+    device = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
+    # The weights are the student's, too.
+    teacher = load_teacher(model, recipe.teacher).to(device)
+    key = hashlib.sha256(f"{hashes(recipe, base)} {recipe.agent} {recipe.max_tokens}".encode()).hexdigest()[:12]
+    answers = recipe.out / f"answers-{key}.jsonl"
+    answer_prompts(recipe.data, answers, teacher=teacher, renderer=renderer, max_tokens=recipe.max_tokens, tell=tell)
+    return _Inputs(_read(answers, renderer, recipe, tell), heldout, model, teacher)
+
+
+def _read(path: Path, renderer: Renderer, recipe: Recipe, tell: Tell) -> Loaded:
     loaded = read_samples(path, renderer, recipe.max_tokens)
     tell(f"{path}: {len(loaded.samples)} samples, {loaded.tokens:,} tokens, {loaded.supervised:,} supervised")
-    if loaded.too_long:
-        tell(f"{path}: {loaded.too_long} records over {recipe.max_tokens} tokens left out")
-    if loaded.bad:
-        named = "; ".join(f"line {number}: {reason}" for number, reason in loaded.bad[:5])
-        more = " …" if len(loaded.bad) > 5 else ""
-        tell(f"{path}: {len(loaded.bad)} bad lines left out: {named}{more}")
+    if loaded.left_out:
+        tell(f"{path}: {named(loaded.left_out)}")
     return loaded
 
 
-def _arguments(recipe: Recipe, out: Path, steps: int, save_steps: int) -> TrainingArguments:
+def _trainer(
+    recipe: Recipe, model: PeftModel, inputs: _Inputs, dtype: torch.dtype, tell: Tell
+) -> tuple[LoraTrainer, Progress]:
+    samples, together = inputs.train.samples, recipe.batch * recipe.accumulation
+    lengths, pack = [len(sample.ids) for sample in samples], recipe.max_tokens if recipe.pack else None
+    # Of the first epoch: others may pack into a row more or less.
+    steps = recipe.steps(len(rows_of_epoch(lengths, random.Random(recipe.seed), pack)))
+    order = plan_rows(lengths, together, steps, recipe.seed, pack)
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    tell(f"{steps} steps of {together} rows, {trainable:,} trainable weights, {dtype}")
+    progress = Progress(tell, recipe.max_minutes)
+    trainer = LoraTrainer(
+        model=model,
+        args=_arguments(recipe, steps),
+        train_dataset=PlannedRows(samples, order),
+        eval_dataset=inputs.heldout.samples or None,
+        data_collator=collate,
+        callbacks=[progress, *([EarlyStoppingCallback(recipe.patience)] if recipe.patience else [])],
+        loss=LOSSES[recipe.method] if inputs.teacher is None else distillation_loss(inputs.teacher),
+        tokens_per_batch=sum(len(samples[i].labels) for row in order for i in row) / (steps * recipe.accumulation),
+        heldout_loss=LOSSES[recipe.method],
+        precision=dtype,
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints; `tell` is the only voice here
+    return trainer, progress
+
+
+def _arguments(recipe: Recipe, steps: int) -> TrainingArguments:
+    if recipe.report == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise IcarusError("TensorBoard is not installed", "pip install tensorboard, or leave --report out")
+    early: dict[str, Any] = {}
+    if recipe.patience:
+        early = {
+            "eval_strategy": "steps",
+            "eval_steps": recipe.save_steps,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "eval_loss",
+            "greater_is_better": False,
+            "restore_callback_states_from_checkpoint": True,
+        }
     return TrainingArguments(
-        output_dir=str(out),
+        output_dir=str(recipe.out),
         max_steps=steps,
         per_device_train_batch_size=recipe.batch,
+        gradient_accumulation_steps=recipe.accumulation,
+        optim=_OPTIMIZERS[recipe.optimizer],
         learning_rate=recipe.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=max(1, round(steps * _WARMUP_SHARE)),
-        weight_decay=0.0,
-        max_grad_norm=1.0,
+        lr_scheduler_type=_SCHEDULES[recipe.schedule],
+        warmup_steps=max(1, round(steps * recipe.warmup)) if recipe.warmup else 0,
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
         seed=recipe.seed,
-        train_sampling_strategy="sequential",  # the order is in the data set: see `plan_batches`
+        train_sampling_strategy="sequential",  # the order is in the data set: see `plan_rows`
         logging_steps=5,
-        save_steps=save_steps,
+        save_steps=recipe.save_steps,
         save_total_limit=2,
         disable_tqdm=True,
-        report_to=[],
+        report_to=[] if recipe.report == "none" else [recipe.report],
         remove_unused_columns=False,
         label_names=["labels"],
         dataloader_pin_memory=False,
+        **early,
     )
 
 
-def _hashes(places: Places) -> dict[str, str]:
-    named = {"train": places.data, "heldout": places.heldout, "base": places.base, "tokenizer": places.tokenizer}
-    return {name: file_sha256(path) for name, path in named.items() if path is not None and path.is_file()}
-
-
-def _check_plan(out: Path, plan: dict[str, Any], resumed: bool) -> None:
-    """Keeps what the run was started with, and refuses to resume it with anything else."""
-    path = out / "plan.json"
-    if resumed:
-        try:
-            started = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise IcarusError(f"{path}: cannot tell what the run was started with: {error}") from error
-        changed = [key for key, value in plan.items() if started.get(key) != value]
-        if changed:
-            raise IcarusError(
-                f"{out}: was started with another {', '.join(changed)}; resume with the same, or start anew"
-            )
-    else:
-        out.mkdir(parents=True, exist_ok=True)
-        _write_json(path, plan)
-
-
-def _stopped_by_time(adapter: Path) -> bool:
-    try:
-        return bool(json.loads((adapter / RUN_FILE).read_text(encoding="utf-8"))["steps"]["stopped_by_time"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _family(places: Places) -> str:
-    # The GGUF that the agent will run on: the base itself, or the one beside a Hugging Face folder.
-    with GgufFile(places.tokenizer) as file:
-        return str(family_id(file))
-
-
-def _finish(model: PeftModel, adapter: Path, facts: dict[str, Any]) -> None:
-    model.save_pretrained(str(adapter))
-    state = get_peft_model_state_dict(model)
-    stray = [name for name in state if not any(f".{module}." in name for module in TARGET_MODULES)]
-    if stray:
-        raise IcarusError(f"{adapter}: holds {stray[0]}, which no ICaRus agent may adapt")
-    weights = adapter / "adapter_model.safetensors"
-    packages = ("torch", "transformers", "peft", "accelerate", "icarus-local")
-    _write_json(
-        adapter / RUN_FILE,
-        {
-            "format": RUN_FORMAT,
-            "method": "icarus",
-            **facts,
-            "adapter_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-            "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
-        },
-    )
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+def _heldout(trainer: LoraTrainer, recipe: Recipe, inputs: _Inputs, tell: Tell, whose: str) -> float | None:
+    # The zero adapter is the base, also on a resumed run: the checkpoint is loaded later, by the trainer.
+    if not inputs.heldout.samples:
         return None
+    loss = trainer.mean_loss(LOSSES[recipe.method], inputs.heldout.samples)
+    tell(f"held-out loss of {whose}: {loss:.4f}")
+    return loss
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    beside = path.with_suffix(".writing")
-    beside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(beside, path)
+def _of_teacher(inputs: _Inputs, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    assert inputs.teacher is not None
+    return ordinary_loss(inputs.teacher, batch)
+
+
+def _gain_kept(losses: dict[str, Any]) -> float | None:
+    """The student's share of the teacher's gain over the base; None where the teacher gained nothing."""
+    gain = losses["heldout_base"] - losses["heldout_teacher"]
+    return (losses["heldout_base"] - losses["heldout_trained"]) / gain if gain > 0 else None
+
+
+def _of(loaded: Loaded) -> dict[str, Any]:
+    return {
+        "samples": len(loaded.samples),
+        "tokens": loaded.tokens,
+        "supervised": loaded.supervised,
+        "left_out": [list(one) for one in loaded.left_out],
+    }

@@ -27,9 +27,11 @@ def test_agents_and_bases() -> None:
     assert base.path is None or base.path.stat().st_size == 98_362_432
 
 
-def test_catalog_and_data_import_no_torch() -> None:
+def test_catalog_data_and_evaluation_import_no_torch() -> None:
     code = (
         "import sys, icarus_models.catalog, icarus_models.cli, icarus_models.records, icarus_models.data.build\n"
+        "import icarus_models.evaluation.evaluate, icarus_models.evaluation.tasks, icarus_models.evaluation.table\n"
+        "import icarus_models.recipe, icarus_models.specialist_runs\n"
         "icarus_models.catalog.agents()\n"
         "assert not {'torch', 'transformers', 'peft'} & set(sys.modules)"
     )

@@ -1,17 +1,20 @@
-"""Records: what is supervised, what is refused, and the order of a run's batches."""
+"""Records: what is supervised, and what is left out and named."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icarus_local.chat.agents import Agent
 from icarus_local.errors import IcarusError
 from icarus_local.text.template import FALLBACK_SOURCE, ChatTemplate
-from icarus_models.records import Renderer, plan_batches, read_samples
+from icarus_models.records import Renderer, named, read_samples
 
 CODER = Agent(name="coder", instruction="Reply as coder.")
 REVIEWER = Agent(name="reviewer", instruction="Reply as reviewer.")
@@ -85,34 +88,77 @@ def test_control_tokens_in_data_stay_text() -> None:
     assert sample.ids.count(END) == 2
 
 
-def test_bad_lines_are_counted_and_named(tmp_path: Path) -> None:
+BAD = {
+    "{": "not JSON",
+    "[" * 100_000: "nested too deeply",
+    "[]": "not a JSON object",
+    '{"messages": []}': "neither a list",
+    '{"messages": "x"}': "neither a list",
+    '{"messages": [{"content": "x"}]}': "role None",
+    '{"messages": [{"role": "tool", "content": "x"}]}': "role 'tool'",
+    '{"messages": [{"role": "system", "content": "x"}]}': "role 'system'",
+    '{"prompt": "q", "answer": "  "}': "assistant without content",
+    '{"prompt": "q"}': "must end with an answer",
+    '{"prompt": "q", "answer": 3}': "assistant without content",
+    '{"prompt": "q", "answer": "long %s"}' % ("x" * 500): "over 400",
+    '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "agent": "x", "content": "a"}]}': "no ans",
+}
+
+
+def test_bad_lines_are_named_by_number_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
-    bad = ["{", "[]", '{"messages": []}', '{"messages": [{"role": "tool", "content": "x"}]}', '{"messages": "x"}']
-    path.write_text("\n".join([*bad, "", json.dumps(TWO)]), encoding="utf-8")
-    loaded = read_samples(path, renderer("coder"), 1000)
-    assert [number for number, _ in loaded.bad] == [1, 2, 3, 4, 5]
+    path.write_text("\n".join([*BAD, "", json.dumps(TWO)]), encoding="utf-8")
+    loaded = read_samples(path, renderer("coder"), 400)
+    assert [number for number, _ in loaded.left_out] == list(range(1, len(BAD) + 1))
+    for (_, reason), part in zip(loaded.left_out, BAD.values(), strict=True):
+        assert part in reason
     assert len(loaded.samples) == 1
+    assert named(loaded.left_out).startswith(f"{len(BAD)} lines left out: line 1: not JSON")
+
+
+@given(st.text())
+def test_no_line_is_lost_or_fatal(line: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.jsonl"
+        path.write_bytes(line.encode("utf-8", "replace") + b"\n" + json.dumps(TWO).encode())
+        loaded = read_samples(path, renderer("coder"), 1000)
+    text = line.encode("utf-8", "replace").decode().replace("\r", "\n")
+    assert len(loaded.left_out) == sum(bool(part.strip()) for part in text.split("\n"))
+
+
+def test_prompt_and_answer_are_a_record() -> None:
+    pair = {"prompt": "q", "answer": "yes"}
+    long = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}]}
+    assert renderer("coder").sample(pair) == renderer("coder").sample(long)
+
+
+def test_a_prompt_is_what_training_saw_before_the_answer() -> None:
+    for speaker, before in (("coder", 1), ("reviewer", 2)):
+        sample = renderer(speaker).sample(TWO)
+        prompt = renderer(speaker).prompt(TWO["messages"][:before])
+        assert prompt == sample.ids[: sample.positions[0] + 1]
+
+
+def test_a_template_without_the_role_is_named(tmp_path: Path) -> None:
+    tokenizer: Any = Bytes()
+    source = (
+        "{% for m in messages %}{% if m.role != 'user' and m.role != 'system' %}"
+        "{{ raise_exception('no ' + m.role) }}{% endif %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    )
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(TWO), encoding="utf-8")
+    with pytest.raises(IcarusError, match="no assistant"):
+        read_samples(path, Renderer(tokenizer, ChatTemplate(source, tokenizer), [], "reviewer"), 1000)
 
 
 def test_nothing_left_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(TWO), encoding="utf-8")
-    with pytest.raises(IcarusError, match="1 over 10 tokens"):
+    with pytest.raises(IcarusError, match=r"nothing to train on: 1 line left out: line 1: .* over 10"):
+        read_samples(path, renderer("coder"), 10)
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(IcarusError, match="nothing to train on"):
         read_samples(path, renderer("coder"), 10)
     path.write_bytes(b"\xff\n")
     with pytest.raises(IcarusError, match="cannot be read"):
         read_samples(path, renderer("coder"), 10)
-
-
-def test_the_plan_is_seeded_and_sees_every_sample_once_an_epoch() -> None:
-    lengths = [(37 * index) % 101 for index in range(64)]
-    order = plan_batches(lengths, batch=4, steps=32, seed=5)
-    assert order == plan_batches(lengths, batch=4, steps=32, seed=5) != plan_batches(lengths, 4, 32, 6)
-    assert sorted(order[:64]) == sorted(order[64:]) == list(range(64))
-    # A shorter run's batches are the first of a longer one's: what makes --resume the same run.
-    assert plan_batches(lengths, 4, 10, 5) == order[:40]
-    spread = [
-        max(lengths[i] for i in order[s : s + 4]) - min(lengths[i] for i in order[s : s + 4]) for s in range(0, 128, 4)
-    ]
-    assert sum(spread) / len(spread) < 15  # by chance it would be about 60
-    assert len(plan_batches(lengths[:3], batch=8, steps=2, seed=0)) == 16

@@ -83,4 +83,9 @@ def asked(says: Sequence[str], signature: str, rng: random.Random) -> tuple[str,
         return rng.choice(_WITH_S).format(says=phrase), False
     if kind < 0.75:
         return rng.choice(_PLAIN).format(to=infinitive(phrase)), False
-    return rng.choice(_SIGNATURE).format(says=phrase, signature=signature), True
+    return asked_by_signature([phrase], signature, rng), True
+
+
+def asked_by_signature(says: Sequence[str], signature: str, rng: random.Random) -> str:
+    """A question for one of the phrases that names the signature."""
+    return rng.choice(_SIGNATURE).format(says=rng.choice(says), signature=signature)
