@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Literal
 
 from icarus_local.chat.conversation import Turn
-from icarus_local.chat.events import TextDelta
+from icarus_local.chat.events import CacheUsed, TextDelta
 from icarus_local.chat.generation import Generation
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import CancelledError
@@ -16,6 +16,12 @@ from icarus_local.errors import CancelledError
 def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """Length of the beginning that all prompts have in common."""
     return sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, zip(*prompts, strict=False)))
+
+
+def tokens_together(prompts: Sequence[Sequence[int]]) -> int:
+    """Cells that all prompts take where they share their beginning."""
+    shared = shared_length(prompts)
+    return shared + sum(len(prompt) - shared for prompt in prompts)
 
 
 class Branches:
@@ -88,11 +94,12 @@ class Branches:
             yield from generation.end(finish)
             yield generation
 
-    def kv_tokens(self) -> tuple[int, int]:
-        """Cells that all take together, and cells that they would take without sharing."""
-        cells = self._engine.cells
+    def used(self) -> CacheUsed:
+        """What all take together, and what they would take without sharing."""
+        cells, per_token = self._engine.cells, self._engine.kv_bytes_per_token
         sequences = self.sequences or [self._trunk]
-        return cells.n_used, sum(cells.length(sequence) for sequence in sequences)
+        separate = sum(cells.length(sequence) for sequence in sequences)
+        return CacheUsed(cells.n_used, cells.n_used * per_token, len(sequences), separate * per_token)
 
     def close(self, keep: int) -> None:
         """Drops the branches' sequences but `keep`; may be called twice."""

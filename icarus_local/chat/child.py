@@ -13,7 +13,7 @@ from functools import partial
 
 from icarus_local.chat.reply import Opened, Outcome
 from icarus_local.chat.session import Session
-from icarus_local.chat.wire import Began, Begin, Came, Cancel, Ended, Logged, Run, Wire, sendable
+from icarus_local.chat.wire import Began, Begin, Came, Cancel, Ended, Logged, Progress, Run, Wire, sendable
 from icarus_local.chat.worker import Job, Worker
 
 
@@ -39,8 +39,11 @@ def _serve(wire: Wire, begin: Begin) -> None:
     with ExitStack() as stack:
         opened: list[Opened] = []
 
+        def report(text: str, fraction: float | None) -> None:
+            _send(wire, Progress(text, fraction))
+
         def make_session() -> Session:
-            session, record = begin.opener(stack, begin.restart)
+            session, record = begin.opener(stack, begin.restart, report)
             opened.append(record)
             return session
 
@@ -64,7 +67,7 @@ def _came(wire: Wire, jobs: dict[int, Job], number: int, outcome: Outcome) -> No
     _send(wire, Came(number, sendable(outcome) if isinstance(outcome, BaseException) else outcome))
 
 
-def _send(wire: Wire, message: Began | Came | Ended | Logged) -> None:
+def _send(wire: Wire, message: Began | Came | Ended | Logged | Progress) -> None:
     # Where nobody reads any more, the end of the other pipe is about to be seen.
     with contextlib.suppress(OSError, ValueError):
         wire.send(message)

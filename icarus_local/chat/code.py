@@ -1,4 +1,4 @@
-"""The code blocks of answers, and saving one as a file."""
+"""The code blocks of answers, and saving one of them, or any text, as a file."""
 
 from __future__ import annotations
 
@@ -82,7 +82,12 @@ def code_blocks(answer: str) -> list[CodeBlock]:
 
 
 def save_code(block: CodeBlock, path: Path, overwrite: bool = False) -> None:
-    """Writes a block's text as UTF-8 with a final line end.
+    """`save_text` of a block."""
+    save_text(block.text, path, overwrite)
+
+
+def save_text(text: str, path: Path, overwrite: bool = False) -> None:
+    """Writes text as UTF-8 with a final line end.
 
     It is written beside its place and renamed. A file that is overwritten keeps its mode; a link stays, and the file
     that it leads to is overwritten. `path` is taken as it is: no `~`, no pattern.
@@ -91,7 +96,7 @@ def save_code(block: CodeBlock, path: Path, overwrite: bool = False) -> None:
         RequestError: the file exists and `overwrite` is False, even if it appeared meanwhile; its folder is missing; it
             is a folder or no regular file; it cannot be written. What was there before stays.
     """
-    data = block.text.encode("utf-8", "replace")
+    data = text.encode("utf-8", "replace")
     if data and not data.endswith(b"\n"):
         data += b"\n"
     shown = one_line(str(path))
@@ -126,7 +131,7 @@ def _mode_to_keep(target: Path, shown: str, overwrite: bool) -> int | None:
 
 
 def _write(data: bytes, target: Path, mode: int | None, overwrite: bool) -> None:
-    beside = target.with_name(f".code-{secrets.token_hex(8)}.part")
+    beside = target.with_name(f".icarus-{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
         with open(os.open(beside, flags, 0o666 if mode is None else 0o600), "wb") as file:

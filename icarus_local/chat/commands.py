@@ -9,18 +9,29 @@ from pathlib import Path
 
 from icarus_local.chat.code import CodeBlock, code_blocks
 from icarus_local.chat.events import (
+    AgentsChanged,
+    AgentState,
     AnswersJoined,
     ContextCut,
     ConversationBegun,
+    ConversationResumed,
     Event,
     FileAdded,
     FileWeighed,
+    QuestionTakenBack,
     RoundsEnded,
 )
 from icarus_local.chat.figures import mib
 from icarus_local.chat.files import TextFile, expand, read_text_file, split_paths
+from icarus_local.chat.requests import AddAgent, ReloadAgent, RemoveAgent, check_name
+from icarus_local.chat.transcripts import Form, form_of
 from icarus_local.errors import RequestError
 
+_ROSTER: dict[str, type[AddAgent | RemoveAgent | ReloadAgent]] = {
+    "add": AddAgent,
+    "remove": RemoveAgent,
+    "reload": ReloadAgent,
+}
 _SAVE = re.compile(r"((?P<n>\d{1,4})(\s+|$))?(?P<file>.*)", re.DOTALL)
 
 
@@ -57,14 +68,61 @@ def block_to_save(answers: Iterable[str], rest: str) -> tuple[CodeBlock, Path]:
         held = _counted(len(blocks), "code block")
         raise RequestError(f"the answer holds {held}: {listed}", "Say which: /save-code N FILE")
     block = blocks[number - 1]
-    given = split_paths(match["file"])
+    return block, _file_named("save-code", match["file"], block.suggested_name)
+
+
+def file_to_export(rest: str, conversation: str) -> tuple[Path, Form]:
+    """The file that an `/export` line means, without one a name of the conversation's, and the form that it asks for.
+
+    Raises:
+        RequestError: more than one file, or one whose name asks for no form.
+    """
+    path = _file_named("export", rest, f"conversation-{conversation or 'unsaved'}.md")
+    return path, form_of(path)
+
+
+def _file_named(command: str, rest: str, otherwise: str) -> Path:
+    given = split_paths(rest)
     if len(given) > 1:
-        raise RequestError("/save-code writes one file", "Put a name with spaces in quotes")
-    path = Path(given[0] if given else block.suggested_name)
+        raise RequestError(f"/{command} writes one file", "Put a name with spaces in quotes")
+    path = Path(given[0] if given else otherwise)
     # Nobody's home folder, or a user's name that no system takes: what is wrong with it is said when it is written.
     with suppress(RuntimeError, ValueError):
         path = path.expanduser()
-    return block, path
+    return path
+
+
+def agents_named(rest: str, agents: tuple[str, ...]) -> tuple[str, ...]:
+    """Whom an `/agent` line means, () for all.
+
+    Raises:
+        RequestError: it names nobody, or somebody who is not there.
+    """
+    names = tuple(dict.fromkeys(name.removeprefix("@") for name in rest.replace(",", " ").split()))
+    if not names:
+        raise RequestError("/agent wants the names of agents, or all", f"For example: /agent {agents[0]}")
+    if names == ("all",):
+        return ()
+    for name in names:
+        check_name(name, agents)
+    return names
+
+
+def roster_request(rest: str) -> AddAgent | RemoveAgent | ReloadAgent:
+    """What an `/agents` line asks for; RequestError where that is nothing."""
+    verb, _, agent = (text.strip() for text in rest.partition(" "))
+    if verb not in _ROSTER or not agent:
+        raise RequestError("/agents wants add, remove or reload, and an agent", "For example: /agents add base")
+    return _ROSTER[verb](agent if verb == "add" else agent.removeprefix("@"))
+
+
+def roster_lines(agents: Iterable[AgentState]) -> list[str]:
+    """A line for each agent who takes part."""
+    lines = []
+    for agent in agents:
+        where = "in memory" if agent.resident else "read when it is asked"
+        lines.append(f"@{agent.name}: {f'{mib(agent.n_bytes)}, {where}' if agent.adapter else 'no adapter'}")
+    return lines
 
 
 def _described(block: CodeBlock) -> str:
@@ -82,7 +140,7 @@ def question_before_saving(block: CodeBlock, path: Path, replaces: bool) -> str:
 
 
 def told(event: Event) -> str:
-    """What a person is told of an event that is not part of an answer; "" for those that are."""
+    """What a person is told of an event; "" for those of an answer, and where nobody needs to be told."""
     text = ""
     match event:
         case ContextCut():
@@ -97,9 +155,16 @@ def told(event: Event) -> str:
             size = f"{event.n_bytes / 1024:.1f} KiB" if event.n_bytes < 1 << 20 else mib(event.n_bytes)
             text = f"{event.name}: {size}, {event.tokens} tokens; {event.n_free} are free"
         case FileAdded():
-            text = f"{event.name} is part of the conversation"
+            text = f"{event.name} is part of the conversation{' already' if event.already else ''}"
         case AnswersJoined():
             text = f"the conversation goes on with the answer of {', '.join(event.agents)}"
         case ConversationBegun():
             text = f"a new conversation{f'. {event.notice}' if event.notice else ''}"
+        case ConversationResumed():
+            text = "; ".join(event.notices) or f"conversation {event.conversation} goes on"
+        case QuestionTakenBack():
+            answers = f" and {_counted(event.answers, 'answer')} to it" if event.answers else ""
+            text = f"the newest question{answers} left the conversation"
+        case AgentsChanged():
+            text = "; ".join(filter(None, (event.told, *event.notices)))
     return text

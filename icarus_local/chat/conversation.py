@@ -85,6 +85,21 @@ class Conversation:
     def _add(self, turn: Turn) -> None:
         self.turns = (*self.turns, turn)
 
+    def take_back(self) -> tuple[str, int]:
+        """Removes the newest question and what follows it but files; gives its text and how many answers went.
+
+        Raises:
+            RequestError: there is no question.
+        """
+        asked = [i for i, turn in enumerate(self.turns) if turn.speaker == USER and isinstance(turn.content, str)]
+        if not asked:
+            raise RequestError("there is no question to take back")
+        gone = self.turns[asked[-1] :]
+        # An agent may be named as files are.
+        files = tuple(turn for turn in gone if turn.speaker == FILE and isinstance(turn.content, str))
+        self.turns = (*self.turns[: asked[-1]], *files)
+        return str(gone[0].content), sum(turn.role == "assistant" for turn in gone)
+
     @property
     def _heard(self) -> list[Turn]:
         return [turn for turn in self.turns if turn.in_context]
@@ -92,6 +107,17 @@ class Conversation:
     def prompt(self) -> list[int]:
         """Token ids of everything up to where the next answer begins."""
         return self._template.render(self.messages())
+
+    def next_prompt(self) -> list[int]:
+        """`prompt` if a character were asked. Templates refuse a conversation in which nobody has asked, or write an
+        answer otherwise while it is the last.
+        """
+        before = self.turns
+        self.ask("?")
+        try:
+            return self.prompt()
+        finally:
+            self.turns = before
 
     def messages(self) -> list[Message]:
         """The context in the form that the strictest template takes: user and assistant take turns."""

@@ -91,9 +91,10 @@ class FileWeighed:
 
 @dataclass(frozen=True, slots=True)
 class FileAdded:
-    """A file is part of the conversation; it is encoded with the next question."""
+    """A file is part of the conversation; it is encoded with the next question. `already`: it was, word for word."""
 
     name: str
+    already: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,110 @@ class ConversationBegun:
     notice: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class QuestionTakenBack:
+    """The newest question is out of the conversation.
+
+    Attributes:
+        text: as it was asked. answers: how many went with it.
+    """
+
+    text: str
+    answers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A turn of a conversation that goes on, as it is shown.
+
+    Attributes:
+        who: "you", or an agent's name. answer: whether an agent said it. in_context: whether agents still read it.
+        thought: what it thought before, "" where it did not. file: whether `text` is the name of a file that was added.
+    """
+
+    who: str
+    text: str
+    answer: bool
+    in_context: bool = True
+    thought: str = ""
+    file: bool = False
+
+    @property
+    def shown(self) -> str:
+        """In one piece, and of a thought only that there was one."""
+        text = f"{'File ' if self.file else ''}{'(thinking …) ' if self.thought else ''}{self.text}"
+        return f"{self.who}: {text}{'' if self.in_context else ' (no longer in the context)'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationResumed:
+    """The conversation before was left, and this one goes on.
+
+    Attributes:
+        before: what was said in it. notices: what the person should be told.
+    """
+
+    conversation: str
+    before: tuple[Said, ...]
+    notices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentState:
+    """An agent who takes part.
+
+    Attributes:
+        given: how it was named, as `--agents` takes it. adapter: its file, "" where it speaks as the base.
+        n_bytes: of its adapter in memory, or what it would take there. resident: whether it is there; without an
+            adapter there is nothing that could be missing.
+        max_tokens: of its longest answer.
+    """
+
+    name: str
+    given: str
+    adapter: str
+    n_bytes: int
+    resident: bool
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsChanged:
+    """Who takes part, or whose adapter is in memory, is no longer what it was.
+
+    Attributes:
+        agents: in the order in which they speak. told: what was done about it in words, "" where nobody asked for it.
+        notices: what the person should be told besides.
+    """
+
+    agents: tuple[AgentState, ...]
+    told: str = ""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsed:
+    """What the conversation takes of the one cache, now.
+
+    Attributes:
+        tokens: cells that it takes, those of answers that were given at once and may still be chosen among them.
+        n_bytes: their K and V. caches: how many caches would stand for them if nothing were shared.
+        n_bytes_separate: what these would take.
+    """
+
+    tokens: int = 0
+    n_bytes: int = 0
+    caches: int = 0
+    n_bytes_separate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribed:
+    """The whole conversation as text, in the form that was asked for."""
+
+    text: str
+
+
 Event = (
     AnswerStarted
     | TextDelta
@@ -125,4 +230,9 @@ Event = (
     | FileAdded
     | AnswersJoined
     | ConversationBegun
+    | QuestionTakenBack
+    | ConversationResumed
+    | AgentsChanged
+    | CacheUsed
+    | Transcribed
 )

@@ -20,6 +20,9 @@ MAX_FILE_BYTES = 1 << 20
 MAX_MATCHES = 256  # of one pattern: `**` in the wrong folder would go through a whole disk
 
 _WINDOWS = sys.platform == "win32"
+FILE_MESSAGE = re.compile(r"File (.*):")
+"""How `TextFile.message` begins; the group is the name."""
+
 _UNSAID = re.compile(r"[\n\t\ud800-\udfff]")
 _MAGIC = re.compile(r"[*?\[]")
 _OTHER_ENCODINGS = (

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 
 from icarus_local.chat.events import AnswerDone, FinishReason, TextDelta
+from icarus_local.chat.requests import AGAIN_TEMPERATURE
 from icarus_local.chat.roster import ReadyAgent
 from icarus_local.chat.thoughts import Piece, ThoughtSplitter
 from icarus_local.engine.engine import Logits
 from icarus_local.text.detokenizer import Detokenizer
-from icarus_local.text.sampler import Sampler
+from icarus_local.text.sampler import Sampler, Sampling
 from icarus_local.text.template import THINK, THOUGHT
 from icarus_local.text.tokenizer import Tokenizer
+
+_SEEDS = 2**32 - 1  # that `Sampling` takes
 
 
 class Generation:
@@ -33,8 +36,12 @@ class Generation:
         *,
         n_vocab: int,
         thinking: bool,
+        attempt: int = 0,
     ) -> None:
-        """Begins; `n_vocab` is the logits' size, `thinking` whether the prompt ends within a thought. To be closed."""
+        """Begins; `n_vocab` is the logits' size, `thinking` whether the prompt ends within a thought. To be closed.
+
+        `attempt` is that of the question (`Ask`).
+        """
         self.speaker, self.prompt = speaker, prompt
         self.reused, self.encoded = reused, len(prompt) - reused
         self.tokens: list[int] = []
@@ -46,7 +53,7 @@ class Generation:
         self._splitter = ThoughtSplitter(thinking)
         # Ids are counted by what they spell: a stop string holds back what is shown, or cuts it off.
         self._spelled, self._spelled_splitter = Detokenizer(piece), ThoughtSplitter(thinking)
-        self._sampler = Sampler(speaker.agent.sampling, n_vocab, prompt)
+        self._sampler = Sampler(_again(speaker.agent.sampling, attempt), n_vocab, prompt)
         self._said: list[Piece] = []
         self._start = self._first = self._end = time.perf_counter()
 
@@ -117,6 +124,17 @@ class Generation:
     def close(self) -> None:
         """Frees the sampler; may be called twice."""
         self._sampler.close()
+
+
+def _again(sampling: Sampling, attempt: int) -> Sampling:
+    """How an answer is drawn where the same was asked before; what drew the same each time does so for each attempt."""
+    if not attempt:
+        return sampling
+    if sampling.temperature == 0:
+        return sampling.model_copy(update={"temperature": AGAIN_TEMPERATURE, "seed": attempt % _SEEDS})
+    if sampling.seed is None:
+        return sampling
+    return sampling.model_copy(update={"seed": (sampling.seed + attempt) % _SEEDS})
 
 
 def _piece_of(tokenizer: Tokenizer) -> Callable[[int], bytes]:

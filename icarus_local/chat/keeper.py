@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from icarus_local.chat.conversation import HAND_OVER, USER, Turn
+from icarus_local.chat.events import Said
 from icarus_local.chat.session import Session
 from icarus_local.chat.store import SavedSession, SavedTurn, Store
+from icarus_local.chat.transcripts import history, saved_turn
 from icarus_local.engine.kv import kv_bytes_per_token
 from icarus_local.engine.state import State, check_saved_as, load_state, take_state, write_state
-from icarus_local.errors import ContextFullError, IcarusError, StateError
+from icarus_local.errors import ContextFullError, IcarusError, RequestError, StateError
 from icarus_local.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,11 @@ class Keeper:
                 self._begin()
             else:
                 # The engine may have died before anything was said.
-                self._resume(store.find(resume, empty=take_back), take_back)
+                saved = store.find(resume, empty=take_back)
+                self._stack.enter_context(store.held(saved.id))
+                said = store.turns(saved.id)
+                said = _without_open_question(said) if take_back else said
+                self._take_over(saved, said, self._turns(saved, said))
             self._tell_what_may_go()
         except BaseException:
             self._stack.close()
@@ -89,8 +95,7 @@ class Keeper:
     def _begin(self) -> None:
         session = self._session
         try:
-            agents = [ready.name for ready in session.agents]
-            id_ = self._store.create(session.engine.base.path, self._tokenizer.sha256, agents)
+            id_ = self._store.create(session.engine.base.path, self._tokenizer.sha256, session.names)
             self._stack.enter_context(self._store.held(id_))
         except (OSError, sqlite3.Error) as error:
             raise IcarusError(
@@ -100,25 +105,30 @@ class Keeper:
         self.id, self.turns, self._known = id_, [], []
         self._on_disk = self._tried = None
 
-    def _resume(self, saved: SavedSession, take_back: bool) -> None:
+    def _turns(self, saved: SavedSession, said: list[SavedTurn]) -> list[Turn]:
+        """What was said, as the conversation holds it."""
+        encode = None if saved.tokenizer_sha256 == self._tokenizer.sha256 else self._tokenizer.encode
+        return [turn.turn(encode) for turn in said]
+
+    def _take_over(self, saved: SavedSession, said: list[SavedTurn], turns: list[Turn]) -> None:
+        """Goes on with a conversation that is held already."""
         session, store = self._session, self._store
-        self._stack.enter_context(store.held(saved.id))
-        self.id, self.turns = saved.id, store.turns(saved.id)
-        if take_back:
-            self.turns = _without_open_question(self.turns)
+        self.id, self.turns = saved.id, said
         same = saved.tokenizer_sha256 == self._tokenizer.sha256
-        turns = [turn.turn(None if same else self._tokenizer.encode) for turn in self.turns]
-        if same:
-            self._known = list(zip(turns, self.turns, strict=True))
+        self._known = list(zip(turns, said, strict=True)) if same else []
+        self._on_disk = self._tried = None
         session.conversation.turns = tuple(turns)
+        session.engine.cells.truncate(session.sequence, 0)
         try:
             restored = load_state(session.engine, store.state_file(self.id))
         except (StateError, ContextFullError) as error:
-            n = len(session.conversation.prompt())
-            self.notices.append(f"{n} tokens will be encoded again: {error.what}")
+            n = len(session.conversation.next_prompt())
+            self.notices.append(f"conversation {self.id} goes on: {n} tokens will be encoded again: {error.what}")
             return
         session.engine.cells.drop(session.sequence)
         session.sequence = restored.sequence
+        # The process may have died after something was taken back.
+        session.cached.shorten()
         tokens = session.engine.cells.tokens(restored.sequence)
         self.notices.append(f"conversation {self.id} goes on: {len(tokens)} tokens restored")
         if restored.saved_as is not None:
@@ -152,8 +162,9 @@ class Keeper:
             turns = self._session.conversation.turns
             # Only what is new is decoded: a conversation may be long, and this is the engine's thread.
             before = {id(turn): saved for turn, saved in self._known}
-            self._known = [(turn, before.get(id(turn)) or self._saved(turn)) for turn in turns]
-            self._store.save(self.id, [saved for _, saved in self._known], self._tokenizer.sha256)
+            self._known = [(turn, before.get(id(turn)) or saved_turn(turn, self._tokenizer)) for turn in turns]
+            saved_turns = [saved for _, saved in self._known]
+            self._store.save(self.id, saved_turns, self._tokenizer.sha256, self._session.names)
             self._failure = None
         except IcarusError as error:
             self._failure = error
@@ -162,14 +173,6 @@ class Keeper:
                 f"the end of conversation {self.id} is not saved: {error}", "Free some space, or see to the folder"
             )
 
-    def _saved(self, turn: Turn) -> SavedTurn:
-        if isinstance(turn.content, str):
-            # As the tokenizer takes what is no text.
-            text = turn.content.encode("utf-8", "replace").decode()
-            return SavedTurn(turn.speaker, text, None, turn.in_context)
-        text = self._tokenizer.decode(turn.content)
-        return SavedTurn(turn.speaker, text, tuple(turn.content), turn.in_context, turn.thought)
-
     def idle(self) -> None:
         """Writes the KV state, in a thread of its own, where it is not the one on disk.
 
@@ -177,13 +180,12 @@ class Keeper:
         """
         if not (self.id and self._answered) or (self._writer is not None and self._writer.is_alive()):
             return
-        session = self._session
         try:
-            tokens = session.engine.cells.tokens(session.sequence)
+            tokens = self._tokens()
             if _same(tokens, self._on_disk) or _same(tokens, self._tried):
                 return
             self._tried = tokens.copy()
-            state = take_state(session.engine, session.sequence)
+            state = self._state()
             file = self._store.state_file(self.id)
             self._writer = threading.Thread(target=self._write, args=(state, file), name="icarus-state")
             self._writer.start()
@@ -197,6 +199,20 @@ class Keeper:
             self._on_disk = state.tokens
         except Exception as error:  # nobody waits for this thread who could be told now
             logger.warning("the KV state is not saved while idle: %s", error)
+
+    def _tokens(self) -> Tokens:
+        """What the cache holds of the conversation, and nothing that was taken back."""
+        session = self._session
+        return session.engine.cells.tokens(session.sequence)[: session.cached.length]
+
+    def _state(self) -> State:
+        """A copy of the same, with K and V."""
+        session, cells = self._session, self._session.engine.cells
+        fork = cells.fork(session.sequence, session.cached.length)
+        try:
+            return take_state(session.engine, fork)
+        finally:
+            cells.drop(fork)
 
     @property
     def _answered(self) -> bool:
@@ -213,6 +229,49 @@ class Keeper:
             self._failure = error
             failed.append(error)
         return " ".join(map(str, failed))
+
+    def resume(self, conversation: str) -> tuple[tuple[Said, ...], tuple[str, ...]]:
+        """Leaves the conversation as `close` does and goes on with another, the latest for "".
+
+        Gives what was said there, and what to tell the person, what could not be saved of this one included.
+
+        Raises:
+            RequestError: there is no such conversation, it is this one, or another process holds it. IcarusError: it
+                cannot be read. This one goes on then.
+        """
+        try:
+            saved = self._other(conversation)
+            with ExitStack() as stack:
+                stack.enter_context(self._store.held(saved.id))
+                said = self._store.turns(saved.id)
+                turns = self._turns(saved, said)
+                held = stack.pop_all()
+        except (OSError, sqlite3.Error) as error:
+            raise IcarusError(f"conversation {conversation} cannot be gone on with: {error}") from error
+        self.notices = [str(error) for error in self._leave()]
+        self._failure, self._stack = None, held
+        self._take_over(saved, said, turns)
+        self._tell_what_may_go()
+        return tuple(history(said)), tuple(self.notices)
+
+    def _other(self, conversation: str) -> SavedSession:
+        if not conversation:
+            others = [saved for saved in self._store.sessions() if saved.id != self.id]
+            if not others:
+                raise RequestError("there is no other saved conversation")
+            return others[0]
+        saved = self._store.find(conversation)
+        if saved.id == self.id:
+            raise RequestError(f"the conversation {saved.id} is this one")
+        return saved
+
+    def title(self) -> str:
+        """That a person gave the conversation, or ""."""
+        try:
+            return self._store.title(self.id)
+        except (OSError, sqlite3.Error) as error:
+            logger.warning("the title of conversation %s cannot be read: %s", self.id, error)
+            return ""
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
@@ -232,6 +291,9 @@ class Keeper:
             elif self.id and not self.turns:
                 self._stack.close()
                 self._store.delete(self.id)
+            elif self.id:
+                # All answers were taken back.
+                self._store.state_file(self.id).unlink(missing_ok=True)
         except IcarusError as error:
             failed.append(error)
         except (OSError, sqlite3.Error) as error:
@@ -241,11 +303,10 @@ class Keeper:
         return failed
 
     def _write_last(self, file: Path) -> None:
-        session = self._session
-        if _same(session.engine.cells.tokens(session.sequence), self._on_disk) and file.exists():
+        if _same(self._tokens(), self._on_disk) and file.exists():
             os.utime(file)  # used now
         else:
-            write_state(take_state(session.engine, session.sequence), file, self._state_kv_type)
+            write_state(self._state(), file, self._state_kv_type)
 
     def close(self) -> None:
         """Writes the KV state, or nothing where nothing was said, and lets go of the conversation; may be called twice.

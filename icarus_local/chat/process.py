@@ -12,13 +12,15 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from dataclasses import replace
 from types import TracebackType
 from typing import IO
 
-from icarus_local.chat.events import ConversationBegun
+from icarus_local.chat.events import AgentsChanged, ConversationBegun, ConversationResumed
 from icarus_local.chat.reply import Opened, Reply
 from icarus_local.chat.requests import Ask, Request
-from icarus_local.chat.wire import Began, Begin, Came, Cancel, Ended, Logged, Opener, Restart, Run, Wire
+from icarus_local.chat.starting import Opening
+from icarus_local.chat.wire import Began, Begin, Came, Cancel, Ended, Logged, Opener, Progress, Restart, Run, Wire
 from icarus_local.errors import EngineDiedError, IcarusError, RequestError
 
 logger = logging.getLogger(__name__)
@@ -31,14 +33,17 @@ class EngineProcess:
     """A conversation whose engine runs in a child; one that dies is started again and goes on.
 
     Attributes:
-        opened: the conversation as it was opened last.
+        opened: the conversation as it was opened last; `roster` as of the last `AgentsChanged`.
     """
 
-    def __init__(self, opener: Opener) -> None:
+    def __init__(self, opener: Opener, opening: Opening | None = None) -> None:
         """Starts the process and waits until the conversation is open.
+
+        With `opening` there is a screen: progress goes there, and what the process writes to stderr goes to the log.
 
         Raises:
             IcarusError: whatever the opener raised. EngineDiedError: the process ended while it opened.
+            CancelledError: `opening` was cancelled.
         """
         self._opener = opener
         self._lock = threading.Lock()
@@ -48,7 +53,8 @@ class EngineProcess:
         self._closed = False
         self._begun: int | None = None  # the request that is under way
         self._served = True  # whether this process was of any use
-        self._child = _Child(opener, None)
+        self._restarting = Opening(_untold)
+        self._child = _Child(opener, None, opening)
         self.opened = self._child.opened
         self._conversation = self.opened.conversation
         self._thread = threading.Thread(target=self._receive, name="icarus-events", daemon=True)
@@ -87,18 +93,21 @@ class EngineProcess:
                 self._begun, self._served = message.number, True
             elif isinstance(message, Came):
                 self._came(message)
-            elif not isinstance(message, Opened) and not self._again(message):
+            elif not isinstance(message, Opened | Progress) and not self._again(message):
                 return
 
     def _came(self, message: Came) -> None:
-        if isinstance(message.outcome, ConversationBegun):
-            self._conversation = message.outcome.conversation
+        outcome = message.outcome
+        if isinstance(outcome, ConversationBegun | ConversationResumed):
+            self._conversation = outcome.conversation
+        elif isinstance(outcome, AgentsChanged):
+            self.opened = replace(self.opened, roster=outcome.agents)
         with self._lock:
             reply = self._replies[message.number]
-            if message.outcome is None:
+            if outcome is None:
                 self._begun = None
                 del self._replies[message.number]
-        reply.put(message.outcome)
+        reply.put(outcome)
 
     def _again(self, end: Ended | EngineDiedError) -> bool:
         """Starts the process again where it died; whether there is one now."""
@@ -110,26 +119,32 @@ class EngineProcess:
             failed = None if self._begun is None else self._replies.pop(self._begun)
             self._begun = None
         try:
-            child = _Child(self._opener, Restart(self._conversation))
+            agents = tuple(agent.given for agent in self.opened.roster)
+            child = _Child(self._opener, Restart(self._conversation, agents), self._restarting)
         except BaseException as error:  # whatever it was, nobody else would tell
             with self._lock:
+                if self._closed:
+                    self._give_up(None)
+                    return False
                 dead = EngineDiedError(end.what, f"It could not be started again: {error}")
                 self._replies = {-1: failed, **self._replies} if failed else self._replies
                 self._give_up(dead)
             return False
         kept = "goes on" if self._conversation else "was not saved and begins anew"
         logger.warning("%s; it was started again", end)
-        if failed is not None:
-            failed.put(EngineDiedError(end.what, f"It was started again; the conversation {kept}"))
-            failed.put(None)
         with self._lock:
             self._child, self._served = child, False
-            self.opened, self._conversation = child.opened, child.opened.conversation
+            self.opened = replace(child.opened, engine=self.opened.engine + 1)
+            self._conversation = self.opened.conversation
             for number, reply in self._replies.items():
                 child.send(Run(number, reply.request))
                 if reply.cancelled:
                     child.send(Cancel(number))
             closed = self._closed
+        # Whoever reads this finds the next engine in `opened`.
+        if failed is not None:
+            failed.put(EngineDiedError(end.what, f"It was started again; the conversation {kept}"))
+            failed.put(None)
         if closed:
             child.close()
         return True
@@ -151,6 +166,7 @@ class EngineProcess:
         """
         with self._lock:
             first, self._closed = not self._closed, True
+        self._restarting.cancel()
         self._child.close()
         self._thread.join()
         if first and self._error is not None and not isinstance(self._error, EngineDiedError):
@@ -171,7 +187,7 @@ class EngineProcess:
 class _Child:
     """One process and its pipes."""
 
-    def __init__(self, opener: Opener, restart: Restart | None) -> None:
+    def __init__(self, opener: Opener, restart: Restart | None, opening: Opening | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _SERVE.format(path=sys.path)],
             stdin=subprocess.PIPE,
@@ -189,12 +205,16 @@ class _Child:
         assert process.stderr is not None
         self._wire = Wire(process.stdout, process.stdin)
         self._said: deque[str] = deque(maxlen=_TAIL)
-        self._opening = restart is None
+        # Nothing is drawn yet, and what is fetched meanwhile shows its progress, if there is where to.
+        self._echoes = restart is None and opening is None
         self._listener = threading.Thread(target=self._listen, args=(process.stderr,), daemon=True)
         self._listener.start()
+        opening = opening or Opening(_untold)
         try:
-            self.send(Begin(opener, restart, logging.getLogger().level))
-            first = self.receive()
+            with opening.stopped_by(process.kill):
+                self.send(Begin(opener, restart, logging.getLogger("icarus_local").getEffectiveLevel()))
+                while isinstance(first := self.receive(), Progress):
+                    opening.tell(first.text, first.fraction)
         except BaseException:
             # Interrupted while it loads: there is nothing to save yet.
             process.kill()
@@ -203,21 +223,21 @@ class _Child:
         if not isinstance(first, Opened):
             self.close()
             raise _why(first)
-        self.opened, self._opening = first, False
+        self.opened, self._echoes = first, False
 
     def send(self, message: Begin | Run | Cancel) -> None:
         """Sends a message; that the process is gone is seen where its own are received."""
         with contextlib.suppress(OSError, ValueError):
             self._wire.send(message)
 
-    def receive(self) -> Began | Came | Ended | Opened | EngineDiedError:
+    def receive(self) -> Began | Came | Ended | Opened | Progress | EngineDiedError:
         """The next message that is not for the log; the last is `Ended`, or what it died of."""
         try:
             while isinstance(message := self._wire.receive(), Logged):
                 target = logging.getLogger(message.record.name)
                 if target.isEnabledFor(message.record.levelno):
                     target.handle(message.record)
-            received: Began | Came | Ended | Opened = message
+            received: Began | Came | Ended | Opened | Progress = message
             return received
         except EOFError:
             return self._death()
@@ -227,8 +247,7 @@ class _Child:
         line = ""
         while chunk := os.read(stream.fileno(), 1 << 16):
             text = decoder.decode(chunk)
-            if self._opening:
-                # Nothing is drawn yet, and what is fetched meanwhile shows its progress, if there is where to.
+            if self._echoes:
                 with contextlib.suppress(OSError, ValueError, AttributeError):
                     sys.stderr.write(text)
                     sys.stderr.flush()
@@ -251,6 +270,10 @@ class _Child:
         except KeyboardInterrupt:
             self._process.kill()
             self._process.wait()
+
+
+def _untold(text: str, fraction: float | None) -> None:
+    """Nobody watches."""
 
 
 def _why(end: Began | Came | Ended | EngineDiedError) -> BaseException:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from icarus_local.chat.events import Event
+from icarus_local.chat.events import AgentState, CacheUsed, Event, Said
 from icarus_local.chat.requests import Request
 
 _POLL_S = 0.2  # a wait without a limit cannot be interrupted on Windows
@@ -18,39 +18,28 @@ Outcome = Event | BaseException | None
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A turn of a conversation that goes on, as it is shown.
-
-    Attributes:
-        who: "you", or an agent's name. answer: whether an agent said it. in_context: whether agents still read it.
-    """
-
-    who: str
-    text: str
-    answer: bool
-    in_context: bool = True
-
-    @property
-    def shown(self) -> str:
-        """In one piece."""
-        return f"{self.who}: {self.text}{'' if self.in_context else ' (no longer in the context)'}"
-
-
-@dataclass(frozen=True, slots=True)
 class Opened:
     """A conversation that is ready.
 
     Attributes:
-        agents: names, in the order in which they speak. n_ctx: tokens that the cache holds.
+        roster: who takes part, in the order in which they speak. n_ctx: tokens that the cache holds.
         before: what was said where it goes on. notices: what the person should be told.
-        conversation: its id, "" where it is not saved.
+        conversation: its id, "" where it is not saved. cache: what it takes. engine: how many engines died before
+            this one.
     """
 
-    agents: tuple[str, ...]
+    roster: tuple[AgentState, ...]
     n_ctx: int
     before: tuple[Said, ...] = ()
     notices: tuple[str, ...] = ()
     conversation: str = ""
+    cache: CacheUsed = field(default_factory=CacheUsed)
+    engine: int = 0
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(agent.name for agent in self.roster)
 
 
 class Reply:
@@ -100,7 +89,7 @@ class Chat(Protocol):
 
     @property
     def opened(self) -> Opened:
-        """The conversation, as it was when it was opened."""
+        """The conversation, as it was when it was opened; `roster` is as of the last `AgentsChanged`."""
 
     def submit(self, request: Request) -> Reply:
         """Queues a request.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from icarus_local.chat.files import TextFile
 from icarus_local.errors import RequestError
 
 MAX_ROUNDS = 100
+AGAIN_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +18,17 @@ class Ask:
 
     They answer in turn, each reading the answers before, `rounds` times or until one accepts; or, `at_once`, all read
     the same and none the others.
+
+    Attributes:
+        attempt: how often the same was asked before. Above 0 each answer is drawn with other random numbers, and a
+            greedy agent draws too, at `AGAIN_TEMPERATURE`.
     """
 
     text: str
     names: tuple[str, ...] = ()
     rounds: int = 1
     at_once: bool = False
+    attempt: int = 0
 
     def check(self, agents: tuple[str, ...]) -> None:
         """Raises RequestError unless it can be asked where these agents are."""
@@ -63,7 +70,51 @@ class BeginAnew:
     """Leaves the conversation, which stays saved, and begins a new one with the same agents."""
 
 
-Request = Ask | Weigh | AddFile | Join | BeginAnew
+@dataclass(frozen=True, slots=True)
+class TakeBack:
+    """Takes the newest question and all that was answered to it out of the conversation and its transcript."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Leaves the conversation, which stays saved, and goes on with another; `conversation` is an id or its beginning,
+    "" for the latest other one.
+    """
+
+    conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddAgent:
+    """Lets another agent take part from now on: a known name, or NAME=FILE.gguf, as `--agents` takes it."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAgent:
+    """Lets an agent take part no more; what it said stays."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadAgent:
+    """Reads an agent's description and adapter again, from files that have changed."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribe:
+    """The conversation as text: Markdown, or a JSON object a line for each turn."""
+
+    form: Literal["md", "jsonl"]
+
+
+Request = (
+    Ask | Weigh | AddFile | Join | BeginAnew | TakeBack | Resume | AddAgent | RemoveAgent | ReloadAgent | Transcribe
+)
 
 
 def check_name(name: str, agents: tuple[str, ...]) -> None:

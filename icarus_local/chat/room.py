@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from icarus_local.chat.conversation import FILE, Conversation, Turn
+from icarus_local.chat.files import FILE_MESSAGE
 from icarus_local.errors import ContextFullError
 
 _ANSWER_SHARE = 4  # an answer must have room for its most tokens, or for one in so many of the context
 _KEPT_SHARE = 2  # a cut goes on until the prompt takes at most one in so many
-_FILE = re.compile(r"File (.*):")  # how `TextFile.message` begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def make_room(conversation: Conversation, measure: Callable[[], int], n_ctx: int
     if not out:
         return None
     conversation.turns = kept
-    files = (_FILE.match(str(turn.content)) for turn in out if turn.speaker == FILE)
+    files = (FILE_MESSAGE.match(str(turn.content)) for turn in out if turn.speaker == FILE)
     return Removed(len(out), length - least, tuple(file[1] for file in files if file))
 
 

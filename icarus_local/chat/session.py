@@ -2,57 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from typing import Protocol
 
-import numpy as np
-
-from icarus_local.chat.branches import Branches, shared_length
-from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
+from icarus_local.chat.branches import Branches, shared_length, tokens_together
+from icarus_local.chat.cached import Cached
+from icarus_local.chat.conversation import DEFAULT_SYSTEM, FILE, Conversation
 from icarus_local.chat.events import (
+    AgentsChanged,
     AnswerDone,
     AnswersJoined,
     AnswerStarted,
-    ContextCut,
+    CacheUsed,
     ConversationBegun,
+    ConversationResumed,
     Event,
     FileAdded,
     FileWeighed,
+    QuestionTakenBack,
     RoundsEnded,
+    Said,
+    Transcribed,
 )
 from icarus_local.chat.files import TextFile
 from icarus_local.chat.generation import Generation
-from icarus_local.chat.requests import AddFile, Ask, BeginAnew, Join, Request, Weigh
-from icarus_local.chat.room import make_room, room_for
-from icarus_local.chat.roster import ReadyAgent
+from icarus_local.chat.observer import Observer
+from icarus_local.chat.reply import Opened
+from icarus_local.chat.requests import (
+    AddAgent,
+    AddFile,
+    Ask,
+    BeginAnew,
+    Join,
+    ReloadAgent,
+    RemoveAgent,
+    Request,
+    Resume,
+    TakeBack,
+    Transcribe,
+    Weigh,
+)
+from icarus_local.chat.room import make_room
+from icarus_local.chat.roster import ReadyAgent, Roster
 from icarus_local.chat.speculation import NextLogits
+from icarus_local.chat.transcripts import Form, saved_turn, transcript
 from icarus_local.engine.engine import Engine
-from icarus_local.errors import CancelledError, ContextFullError, RequestError
+from icarus_local.errors import CancelledError, ContextFullError, IcarusError, RequestError
 from icarus_local.text.template import ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
-
-
-class Observer(Protocol):
-    """Who follows a session, in the engine's thread; `id` is the conversation's."""
-
-    id: str
-
-    def changed(self) -> None:
-        """The conversation has changed."""
-
-    def idle(self) -> None:
-        """Nothing was asked for some seconds."""
-
-    def left(self) -> str:
-        """The conversation is about to be left for a new one; gives what to tell the person, or ""."""
 
 
 class Session:
     """A conversation, its agents and its sequence in the cache. To be used from the engine's thread.
 
     Attributes:
-        observer: told of every change, or None. sequence: of the conversation; answers given at once replace it.
+        observer: told of every change, or None. roster: who takes part.
     """
 
     def __init__(
@@ -60,44 +64,98 @@ class Session:
         engine: Engine,
         tokenizer: Tokenizer,
         template: ChatTemplate,
-        agents: Sequence[ReadyAgent],
+        roster: Roster,
         system: str = DEFAULT_SYSTEM,
         *,
         speculate: bool | None = None,
     ) -> None:
         """Begins an empty conversation; `speculate` None drafts where that changes no bit of any answer."""
-        self._speculate = speculate
         self.observer: Observer | None = None
-        self.engine, self.agents = engine, tuple(agents)
-        self._tokenizer = tokenizer
+        self.engine, self.roster = engine, roster
+        self._tokenizer, self._speculate = tokenizer, speculate
         self.conversation = Conversation(template, system)
-        self.sequence = engine.cells.create()
+        self.cached = Cached(engine, self.conversation)
         self._branches: Branches | None = None
+        self._told_agents, self._told_cache = roster.states, self._used()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The agents' names, in the order in which they speak."""
-        return tuple(ready.name for ready in self.agents)
+        return self.roster.names
+
+    @property
+    def sequence(self) -> int:
+        """The conversation's in the cache; answers given at once replace it."""
+        return self.cached.sequence
+
+    @sequence.setter
+    def sequence(self, sequence: int) -> None:
+        self.cached.sequence = sequence
+
+    def opened(self, before: Sequence[Said] = (), notices: Sequence[str] = (), conversation: str = "") -> Opened:
+        """The record of this conversation, which is about to be held; see `Opened`."""
+        self._told_agents, self._told_cache = agents, cache = self.roster.states, self._used()
+        return Opened(agents, self.engine.n_ctx, tuple(before), tuple(notices), conversation, cache)
 
     def run(self, request: Request) -> Iterator[Event]:
-        """Serves a request.
+        """Serves a request. What the conversation takes of the cache, and whose adapters are in memory, is told behind
+        each answer and at the end, where it is no longer what was told last.
 
         Raises:
             IcarusError: it cannot be served; conversation and cache are as they were, or hold what was answered.
         """
-        if not isinstance(request, Join):
+        # Those that leave the answers given at once open to choose among.
+        if not isinstance(request, Join | Transcribe):
             self._settle()
+        try:
+            with closing(self._serve(request)) as events:
+                for event in events:
+                    yield event
+                    if isinstance(event, AgentsChanged):
+                        self._told_agents = event.agents
+                    if isinstance(event, AnswerDone):
+                        yield from self._news()
+        except IcarusError:
+            yield from self._news()
+            raise
+        yield from self._news()
+
+    def _serve(self, request: Request) -> Generator[Event]:
         match request:
             case Ask():
-                return self._ask(request)
+                yield from self._ask(request)
             case Weigh():
-                return self._weigh(request.file)
+                yield self._weigh(request.file)
             case AddFile():
-                return self._add_file(request.file)
+                yield self._add_file(request.file)
             case Join():
-                return self._join(request.agent)
+                yield self._join(request.agent)
             case BeginAnew():
-                return self._begin_anew()
+                yield self._begin_anew()
+            case TakeBack():
+                yield self._take_back()
+            case Resume():
+                yield self._resume(request.conversation)
+            case AddAgent() | RemoveAgent() | ReloadAgent():
+                changed = self.roster.change(request)
+                self._changed()
+                yield changed
+            case Transcribe():
+                yield self._transcribe(request.form)
+
+    def _news(self) -> Iterator[Event]:
+        agents, cache = self.roster.states, self._used()
+        if agents != self._told_agents:
+            self._told_agents = agents
+            yield AgentsChanged(agents)
+        if cache != self._told_cache:
+            self._told_cache = cache
+            yield cache
+
+    def _used(self) -> CacheUsed:
+        if self._branches is not None and self._answered(self._branches):
+            return self._branches.used()
+        return self.cached.used(len(self.roster.agents))
 
     def ask(self, text: str, names: Sequence[str] = (), rounds: int = 1, *, at_once: bool = False) -> Iterator[Event]:
         """`run` of a question."""
@@ -110,44 +168,45 @@ class Session:
         what was answered stays. The cache and the history agree afterwards.
         """
         request.check(self.names)
-        speakers = [ready for name in request.names or self.names for ready in self.agents if ready.name == name]
-        before = self.conversation.turns
+        ready = {ready.name: ready for ready in self.roster.agents}
+        speakers, before = [ready[name] for name in request.names or self.names], self.conversation.turns
         self.conversation.ask(request.text)
         self._changed()
         try:
             # Where the caller stops listening, what was answered is kept before it is asked whether there was any.
-            answers = self._at_once(speakers) if request.at_once else self._in_turn(speakers, request.rounds)
+            answers = self._at_once(speakers, request) if request.at_once else self._in_turn(speakers, request)
             with closing(answers):
                 yield from answers
         finally:
             # Also where a fault ends the turn.
             if not any(turn.role == "assistant" for turn in self.conversation.turns[len(before) :]):
                 self.conversation.turns = before
+                self.cached.shorten()
                 self._changed()
 
-    def _in_turn(self, speakers: Sequence[ReadyAgent], rounds: int) -> Generator[Event]:
-        for number in range(1, rounds + 1):
+    def _in_turn(self, speakers: Sequence[ReadyAgent], request: Ask) -> Generator[Event]:
+        for number in range(1, request.rounds + 1):
             for speaker in speakers:
-                for event in self._answer(speaker):
+                for event in self._answer(speaker, request.attempt):
                     yield event
                     if not isinstance(event, AnswerDone):
                         continue
                     if event.finish_reason == "cancelled":
                         return
-                    if rounds > 1 and event.finish_reason == "stop" and speaker.agent.ends_rounds(event.text):
-                        yield RoundsEnded(speaker.name, number, rounds)
+                    if request.rounds > 1 and event.finish_reason == "stop" and speaker.agent.ends_rounds(event.text):
+                        yield RoundsEnded(speaker.name, number, request.rounds)
                         return
 
-    def _answer(self, speaker: ReadyAgent) -> Iterator[Event]:
+    def _answer(self, speaker: ReadyAgent, attempt: int) -> Iterator[Event]:
         before = self.conversation.turns
         self.conversation.hand_over(speaker.agent)
         generation: Generation | None = None
         try:
-            cut = self._make_room([speaker.agent.max_tokens], lambda: len(self.conversation.prompt()))
+            cut = self.cached.make_room([speaker.agent.max_tokens], lambda: len(self.conversation.prompt()))
             prompt = self.conversation.prompt()
             if cut:
                 yield cut
-            generation = self._generation(speaker, prompt, self._reuse(prompt))
+            generation = self._generation(speaker, prompt, self.cached.reuse(prompt), attempt)
             yield AnswerStarted(speaker.name)
             source = NextLogits(self.engine, self.sequence, speaker.adapter_id, prompt, self._speculate)
             yield from self._generate(generation, source)
@@ -156,9 +215,10 @@ class Session:
                 self.conversation.answer(speaker.name, generation.tokens, generation.thought)
             else:
                 self.conversation.turns = before
+                self.cached.shorten()
             self._changed()
-        kv_bytes = self.engine.cells.length(self.sequence) * self.engine.kv_bytes_per_token
-        yield generation.done(kv_bytes, kv_bytes * len(self.agents), source.drafted, source.accepted)
+        used = self._used()
+        yield generation.done(used.n_bytes, used.n_bytes_separate, source.drafted, source.accepted)
 
     def _generate(self, generation: Generation, source: NextLogits) -> Iterator[Event]:
         step = [(self.sequence, generation.speaker.adapter_id)]
@@ -181,7 +241,7 @@ class Session:
             generation.close()
         yield from generation.end("length")
 
-    def _generation(self, speaker: ReadyAgent, prompt: list[int], reused: int) -> Generation:
+    def _generation(self, speaker: ReadyAgent, prompt: list[int], reused: int, attempt: int) -> Generation:
         return Generation(
             speaker,
             self._tokenizer,
@@ -189,33 +249,20 @@ class Session:
             reused,
             n_vocab=self.engine.base.hp.n_vocab,
             thinking=self.conversation.template.opens_thought,
+            attempt=attempt,
         )
-
-    def _make_room(self, max_tokens: Sequence[int], measure: Callable[[], int]) -> ContextCut | None:
-        """Leaves old turns out where the context is full, and counts what that costs."""
-        before = self.conversation.turns
-        n_ctx = self.engine.n_ctx
-        removed = make_room(self.conversation, measure, n_ctx, room_for(sum(max_tokens), n_ctx))
-        if removed is None:
-            return None
-        after, self.conversation.turns = self.conversation.turns, before
-        spared = self._common(self.conversation.prompt())
-        self.conversation.turns = after
-        # Of what was in the cache before, this much stands behind the cut and is still in the conversation.
-        again = spared - self._common(self.conversation.prompt()) - removed.tokens
-        return ContextCut(removed.turns, removed.tokens, removed.files, max(again, 0))
 
     # -- answers at once -----------------------------------------------------------------------------------------------
 
-    def _at_once(self, speakers: Sequence[ReadyAgent]) -> Generator[Event]:
+    def _at_once(self, speakers: Sequence[ReadyAgent], request: Ask) -> Generator[Event]:
         """All answer in one batch, then all join the history; `Join` afterwards leaves only one of them there."""
         limits = [speaker.agent.max_tokens for speaker in speakers]
-        if cut := self._make_room(limits, lambda: _tokens_together(self._prompts(speakers))):
+        if cut := self.cached.make_room(limits, lambda: tokens_together(self._prompts(speakers))):
             yield cut
         prompts = self._prompts(speakers)
         shared = shared_length(prompts)
-        reused = [self._reuse(prompts[0][:shared]), *[shared] * (len(speakers) - 1)]
-        generations = [self._generation(*of) for of in zip(speakers, prompts, reused, strict=True)]
+        reused = [self.cached.reuse(prompts[0][:shared]), *[shared] * (len(speakers) - 1)]
+        generations = [self._generation(*of, request.attempt) for of in zip(speakers, prompts, reused, strict=True)]
         self._branches = branches = Branches(self.engine, self.sequence, generations, shared, self.conversation.turns)
         for speaker in speakers:
             yield AnswerStarted(speaker.name)
@@ -225,9 +272,8 @@ class Session:
                     yield event
                     continue
                 self._join_all(branches)
-                per_token = self.engine.kv_bytes_per_token
-                one, separate = branches.kv_tokens()
-                yield event.done(one * per_token, separate * per_token)
+                used = branches.used()
+                yield event.done(used.n_bytes, used.n_bytes_separate)
         finally:
             for generation in generations:
                 generation.close()
@@ -259,7 +305,7 @@ class Session:
             self.conversation.answer(generation.speaker.name, generation.tokens, generation.thought)
         self._changed()
 
-    def _join(self, name: str) -> Iterator[Event]:
+    def _join(self, name: str) -> Event:
         branches = self._branches
         answered = self._answered(branches) if branches else []
         chosen = next((pair for pair in answered if pair[0].speaker.name == name), None)
@@ -286,7 +332,7 @@ class Session:
             self.engine.cells.drop(before)
         self._settle()
         self._changed()
-        yield AnswersJoined((name,))
+        return AnswersJoined((name,))
 
     def _settle(self) -> None:
         """Lets go of the branches that were not chosen."""
@@ -294,15 +340,16 @@ class Session:
             self._branches.close(keep=self.sequence)
             self._branches = None
 
-    # -- files, and a new conversation ---------------------------------------------------------------------------------
+    # -- files -------------------------------------------------------------------------------------------------------
 
-    def _weigh(self, file: TextFile) -> Iterator[Event]:
-        tokens = len(self._tokenizer.encode(file.message))
-        n_free = max(self.engine.n_ctx - len(self.conversation.prompt()), 0)
-        yield FileWeighed(file.name, file.n_bytes, tokens, n_free)
+    def _weigh(self, file: TextFile) -> Event:
+        n_free = max(self.engine.n_ctx - len(self.conversation.next_prompt()), 0)
+        return FileWeighed(file.name, file.n_bytes, len(self._tokenizer.encode(file.message)), n_free)
 
-    def _add_file(self, file: TextFile) -> Iterator[Event]:
+    def _add_file(self, file: TextFile) -> Event:
         before = self.conversation.turns
+        if any(turn.speaker == FILE and turn.content == file.message and turn.in_context for turn in before):
+            return FileAdded(file.name, already=True)
         self.conversation.add_file(file.message)
         added = self.conversation.turns[-1]
         try:
@@ -318,36 +365,38 @@ class Session:
             self.conversation.turns = before
         self.conversation.turns = (*before, added)
         self._changed()
-        yield FileAdded(file.name)
+        return FileAdded(file.name)
 
-    def _begin_anew(self) -> Iterator[Event]:
+    # -- the conversation as a whole -----------------------------------------------------------------------------------
+
+    def _begin_anew(self) -> Event:
         notice = self.observer.left() if self.observer is not None else ""
         self.conversation.begin_anew()
         # What the new conversation begins with stays in the cache.
+        self.cached.shorten()
         self._changed()
-        yield ConversationBegun("" if self.observer is None else self.observer.id, notice)
+        return ConversationBegun("" if self.observer is None else self.observer.id, notice)
 
-    # -- the cache -----------------------------------------------------------------------------------------------------
+    def _take_back(self) -> Event:
+        text, answers = self.conversation.take_back()
+        self.cached.shorten()
+        self._changed()
+        return QuestionTakenBack(text, answers)
+
+    def _resume(self, conversation: str) -> Event:
+        if self.observer is None:
+            raise RequestError(
+                "this chat saves nothing, so that there is no way back to this conversation", "Chat without --no-save"
+            )
+        said, notices = self.observer.resume(conversation)
+        return ConversationResumed(self.observer.id, said, notices)
+
+    def _transcribe(self, form: Form) -> Event:
+        turns = [saved_turn(turn, self._tokenizer) for turn in self.conversation.turns]
+        id_, title = ("", "") if self.observer is None else (self.observer.id, self.observer.title())
+        base = self.engine.base.path
+        return Transcribed(transcript(form, turns, id_=id_, title=title, agents=self.names, base=base))
 
     def _changed(self) -> None:
         if self.observer is not None:
             self.observer.changed()
-
-    def _common(self, prompt: Sequence[int]) -> int:
-        """Tokens at the beginning of `prompt` that are in the cache."""
-        cached = self.engine.cells.tokens(self.sequence)
-        n = min(len(cached), len(prompt))
-        differing = np.flatnonzero(cached[:n] != np.array(prompt[:n], np.int32))
-        return int(differing[0]) if len(differing) else n
-
-    def _reuse(self, prompt: Sequence[int]) -> int:
-        """Cuts the cache to what it has in common with `prompt`, and gives that length."""
-        common = self._common(prompt)
-        self.engine.cells.truncate(self.sequence, common)
-        return common
-
-
-def _tokens_together(prompts: Sequence[Sequence[int]]) -> int:
-    """Cells that all prompts take where they share their beginning."""
-    shared = shared_length(prompts)
-    return shared + sum(len(prompt) - shared for prompt in prompts)

@@ -12,33 +12,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
 
-from icarus_local.chat.conversation import Turn
+from icarus_local.chat.conversation import FILE, HAND_OVER, SYSTEM, Turn
+from icarus_local.chat.events import Said
+from icarus_local.chat.files import FILE_MESSAGE, one_line
+from icarus_local.chat.schema import migrate
+from icarus_local.chat.search import excerpt, find_folded
+from icarus_local.chat.thoughts import ThoughtSplitter
 from icarus_local.errors import IcarusError, RequestError
-from icarus_local.text.template import THOUGHT, Answer
+from icarus_local.text.template import THINK, THOUGHT, Answer
 
-# Each brings a database to its number; what is here is never changed.
-_MIGRATIONS = (
-    (
-        """CREATE TABLE sessions (
-            id TEXT PRIMARY KEY, created REAL NOT NULL, updated REAL NOT NULL,
-            base TEXT NOT NULL, tokenizer_sha256 TEXT NOT NULL, agents TEXT NOT NULL
-        )""",
-        """CREATE TABLE turns (
-            session TEXT NOT NULL REFERENCES sessions (id) ON DELETE CASCADE, position INTEGER NOT NULL,
-            speaker TEXT NOT NULL, text TEXT NOT NULL, tokens BLOB,
-            PRIMARY KEY (session, position)
-        )""",
-    ),
-    (
-        "ALTER TABLE turns ADD COLUMN in_context INTEGER NOT NULL DEFAULT 1",
-        "ALTER TABLE turns ADD COLUMN thought INTEGER NOT NULL DEFAULT 0",
-    ),
-)
 _WAIT_S = 5.0  # for another process that writes just now
+_MAX_TITLE = 120  # characters
+_MAX_FOUND = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +55,20 @@ class SavedTurn:
         first, rest = (encode(text) if text else () for text in self._parts(len(self.tokens)))
         return Turn(self.speaker, Answer([*first, *rest]), self.in_context, len(first))
 
+    @property
+    def said(self) -> Said | None:
+        """As it is shown; None for what is particular to the program."""
+        if self.tokens is None:
+            file = FILE_MESSAGE.match(self.text) if self.speaker == FILE else None
+            if self.speaker in (SYSTEM, HAND_OVER):
+                return None
+            return Said("you", file[1] if file else self.text, False, self.in_context, file=file is not None)
+        # A prompt may have opened the thought.
+        splitter = ThoughtSplitter(bool(self.thought) and not self.text.lstrip().startswith(THINK))
+        pieces = [*splitter.add(self.text), *splitter.finish()]
+        thought, text = ("".join(piece for piece, of in pieces if of is which) for which in (True, False))
+        return Said(self.speaker, text, True, self.in_context, thought)
+
     def _parts(self, n_tokens: int) -> tuple[str, str]:
         """The text of an answer's thought and what follows it."""
         if not self.thought:
@@ -80,8 +84,9 @@ class SavedSession:
     """A conversation that was saved.
 
     Attributes:
-        created, updated: seconds since 1970. base: its file. agents: names, in the order in which they were given.
-        tokenizer_sha256: of the vocabulary that its ids come from. title: how the first question begins.
+        created, updated: seconds since 1970. base: its file. agents: names of those who took part last.
+        tokenizer_sha256: of the vocabulary that its ids come from.
+        title: that it was given, else how the first question begins.
     """
 
     id: str
@@ -92,6 +97,21 @@ class SavedSession:
     agents: tuple[str, ...]
     title: str
     n_turns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A place that holds what was looked for.
+
+    Attributes:
+        turn: index among the conversation's `turns`, -1 for its title. speaker: as it is shown, "" for the title.
+        excerpt: the place and some of what stands around it, in a line.
+    """
+
+    session: SavedSession
+    turn: int
+    speaker: str
+    excerpt: str
 
 
 class Store:
@@ -109,27 +129,12 @@ class Store:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not self._file.exists():
                 os.close(os.open(self._file, os.O_CREAT | os.O_WRONLY, 0o600))
-            self._migrate()
+            with self._connection() as connection:
+                migrate(connection, self._file)
         except (OSError, sqlite3.Error) as error:
             raise IcarusError(
                 f"the conversations in {folder} cannot be opened: {error}", "Give --no-save to chat without saving"
             ) from error
-
-    def _migrate(self) -> None:
-        with self._connection() as connection:
-            version = _version(connection)
-            if version > len(_MIGRATIONS):
-                raise IcarusError(f"{self._file} was written by a newer version", "Update icarus-local")
-            # Readers do not wait for a writer. Where another process opens it just now, it or the next start does this.
-            with contextlib.suppress(sqlite3.OperationalError):
-                connection.execute("PRAGMA journal_mode = WAL")
-            if version == len(_MIGRATIONS):
-                return
-            connection.execute("BEGIN IMMEDIATE")
-            # Another process may have done it meanwhile.
-            for statement in (statement for step in _MIGRATIONS[_version(connection) :] for statement in step):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -147,16 +152,28 @@ class Store:
         session, now = secrets.token_hex(4), time.time()
         values = (session, now, now, str(base.resolve()), tokenizer_sha256, json.dumps(list(agents)))
         with self._connection() as connection:
-            connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?)", values)
+            connection.execute(
+                "INSERT INTO sessions (id, created, updated, base, tokenizer_sha256, agents) VALUES (?, ?, ?, ?, ?, ?)",
+                values,
+            )
         return session
 
-    def save(self, session: str, turns: Sequence[SavedTurn], tokenizer_sha256: str | None = None) -> None:
+    def save(
+        self,
+        session: str,
+        turns: Sequence[SavedTurn],
+        tokenizer_sha256: str | None = None,
+        agents: Sequence[str] | None = None,
+    ) -> None:
         """Makes a conversation's saved turns these; what is the same is not written again.
 
-        `tokenizer_sha256` says which vocabulary all their ids are of, where that may be another than the first.
+        `tokenizer_sha256` says which vocabulary all their ids are of, and `agents` who takes part, where that may be
+        another than the first.
         """
         query = """
-            UPDATE sessions SET updated = ?, tokenizer_sha256 = coalesce(?, tokenizer_sha256) WHERE id = ?
+            UPDATE sessions
+            SET updated = ?, tokenizer_sha256 = coalesce(?, tokenizer_sha256), agents = coalesce(?, agents)
+            WHERE id = ?
         """
         with self._connection() as connection:
             known = self._turns(connection, session)
@@ -170,7 +187,8 @@ class Store:
                     if i >= len(known) or turn != known[i]
                 ],
             )
-            connection.execute(query, (time.time(), tokenizer_sha256, session))
+            named = None if agents is None else json.dumps(list(agents))
+            connection.execute(query, (time.time(), tokenizer_sha256, named, session))
 
     def sessions(self, empty: bool = False) -> list[SavedSession]:
         """All conversations in which something was said, the latest first; with `empty` the others too."""
@@ -178,14 +196,16 @@ class Store:
             SELECT id, created, updated, base, tokenizer_sha256, agents,
                 (SELECT text FROM turns WHERE session = id AND speaker = 'user' AND tokens IS NULL
                     ORDER BY position LIMIT 1),
-                (SELECT count(*) FROM turns WHERE session = id)
+                (SELECT count(*) FROM turns WHERE session = id), title
             FROM sessions ORDER BY updated DESC
         """
         with self._connection() as connection:
             rows = connection.execute(query).fetchall()
         return [
-            SavedSession(id_, created, updated, base, tokenizer, tuple(json.loads(agents)), _title(text), n)
-            for id_, created, updated, base, tokenizer, agents, text, n in rows
+            SavedSession(
+                id_, created, updated, base, tokenizer, tuple(json.loads(agents)), title or title_from(text), n
+            )
+            for id_, created, updated, base, tokenizer, agents, text, n, title in rows
             if n or empty
         ]
 
@@ -203,6 +223,56 @@ class Store:
             raise RequestError(f"{session} is the beginning of {len(found)} conversations", "Give more of the id")
         return found[0]
 
+    def title(self, session: str) -> str:
+        """The title that a conversation was given, or ""."""
+        with self._connection() as connection:
+            found = connection.execute("SELECT title FROM sessions WHERE id = ?", (session,)).fetchone()
+        return (found and found[0]) or ""
+
+    def rename(self, session: str, title: str) -> None:
+        """Gives a conversation a title, of which a line is made; "" gives it the one of its first question again.
+
+        Raises:
+            RequestError: there is no such conversation, or the title is too long.
+        """
+        line = one_line(" ".join(title.split()))
+        if len(line) > _MAX_TITLE:
+            raise RequestError(f"the title has {len(line)} characters; {_MAX_TITLE} are possible", "Give a shorter one")
+        with self._connection() as connection:
+            changed = connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (line or None, session))
+            if not changed.rowcount:
+                raise RequestError(f"there is no conversation {session}", "It may have been removed")
+
+    def search(self, text: str) -> list[Found]:
+        """The turns and titles that hold a text, upper and lower case being the same; the latest conversation first.
+
+        Only what is shown is looked through, and of a file its name. At most 200 places are given.
+        """
+        what, found = text.strip().casefold(), list[Found]()
+        query = """
+            SELECT position, speaker, text, tokens, in_context, thought FROM turns
+            WHERE session = ? AND holds(text) ORDER BY position
+        """
+        if not what:
+            return found
+        sessions = self.sessions()
+        with self._connection() as connection:
+            connection.create_function("holds", 1, lambda text: what in text.casefold(), deterministic=True)
+            titles = dict(connection.execute("SELECT id, title FROM sessions WHERE title NOT NULL").fetchall())
+            for saved in sessions:
+                title = titles.get(saved.id, "")
+                if place := find_folded(title, what):
+                    found.append(Found(saved, -1, "", excerpt(title, *place)))
+                for position, *row in connection.execute(query, (saved.id,)):
+                    if (said := _saved_turn(row).said) is None:
+                        continue
+                    shown = next((text for text in (said.text, said.thought) if find_folded(text, what)), "")
+                    if place := find_folded(shown, what):
+                        found.append(Found(saved, position, said.who, excerpt(shown, *place)))
+                if len(found) >= _MAX_FOUND:
+                    break
+        return found[:_MAX_FOUND]
+
     def turns(self, session: str) -> list[SavedTurn]:
         """What was said in a conversation."""
         with self._connection() as connection:
@@ -211,11 +281,7 @@ class Store:
     @staticmethod
     def _turns(connection: sqlite3.Connection, session: str) -> list[SavedTurn]:
         query = "SELECT speaker, text, tokens, in_context, thought FROM turns WHERE session = ? ORDER BY position"
-        rows = connection.execute(query, (session,)).fetchall()
-        return [
-            SavedTurn(speaker, text, _tokens(blob), bool(in_context), thought)
-            for speaker, text, blob, in_context, thought in rows
-        ]
+        return [_saved_turn(row) for row in connection.execute(query, (session,)).fetchall()]
 
     def delete(self, session: str) -> None:
         """Removes a conversation, its state included; raises RequestError where another process holds it."""
@@ -308,10 +374,6 @@ class Store:
             lock.release()
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
 def _blob(tokens: tuple[int, ...] | None) -> bytes | None:
     return None if tokens is None else np.array(tokens, "<i4").tobytes()
 
@@ -320,7 +382,13 @@ def _tokens(blob: bytes | None) -> tuple[int, ...] | None:
     return None if blob is None else tuple(np.frombuffer(blob, "<i4").tolist())
 
 
-def _title(text: str | None) -> str:
+def _saved_turn(row: Sequence[Any]) -> SavedTurn:
+    speaker, text, blob, in_context, thought = row
+    return SavedTurn(speaker, text, _tokens(blob), bool(in_context), thought)
+
+
+def title_from(text: str | None) -> str:
+    """How the first question begins, if there is one."""
     # Version 1 kept an agent's instruction in the question's message, after a blank line.
     line = " ".join((text or "").strip().partition("\n\n")[0].split())
     return line if len(line) <= 60 else f"{line[:59]}…"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from icarus_local.chat.events import AnswerDone, ContextCut, ConversationBegun, Event
+from icarus_local.chat.events import (
+    AnswerDone,
+    ContextCut,
+    ConversationBegun,
+    ConversationResumed,
+    Event,
+    QuestionTakenBack,
+)
 
 
 @dataclass(slots=True)
@@ -26,25 +33,32 @@ class Totals:
         self.agents: dict[str, AgentTotals] = {}
         # Tokens at the beginning of the conversation that a cache of its own would hold.
         self._read: dict[str, int] = {}
-        self._cut = False
+        # The same of agents who have not answered since a conversation was resumed.
+        self._restored = 0
+        self._cut = self._resumed = False
 
     def add(self, event: Event) -> None:
         """Takes an event; those that end no answer and cut nothing count nothing."""
-        if isinstance(event, ConversationBegun | ContextCut):
+        if isinstance(event, ConversationBegun | ContextCut | QuestionTakenBack):
             self._cut = True
+        if isinstance(event, ConversationResumed):
+            self._read, self._resumed = {}, True
         if not isinstance(event, AnswerDone):
             return
         if self._cut:
             # What all caches still hold of it is what the shared one does.
             self._read = {agent: min(read, event.reused) for agent, read in self._read.items()}
-            self._cut = False
+            self._restored, self._cut = min(self._restored, event.reused), False
+        if self._resumed:
+            # All caches would have been saved and restored as the shared one was.
+            self._restored, self._resumed = event.reused, False
         totals = self.agents.setdefault(event.agent, AgentTotals())
         prompt = event.reused + event.encoded
         totals.answers += 1
         totals.reused += event.reused
         totals.encoded += event.encoded
         totals.generated += event.generated
-        totals.encoded_alone += max(prompt - self._read.get(event.agent, 0), event.encoded)
+        totals.encoded_alone += max(prompt - self._read.get(event.agent, self._restored), event.encoded)
         # The last token of an answer that was cut at its length has not been encoded.
         self._read[event.agent] = prompt + event.generated - (event.finish_reason == "length")
 

@@ -13,18 +13,26 @@ from typing import IO, Any
 from icarus_local.chat.reply import Opened, Outcome
 from icarus_local.chat.requests import Request
 from icarus_local.chat.session import Session
+from icarus_local.engine.base import Report
 from icarus_local.errors import IcarusError
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """An engine's process died: `conversation` goes on, without the question that it died of; "" was not saved."""
+    """An engine's process died: `conversation` goes on, without the question that it died of; "" was not saved.
+
+    `agents` are those who took part then, as they were given.
+    """
 
     conversation: str
+    agents: tuple[str, ...]
 
 
-Opener = Callable[[ExitStack, Restart | None], tuple[Session, Opened]]
-"""Loads and opens a conversation, whose end the stack closes. To be pickled: a function of a module, or a partial."""
+Opener = Callable[[ExitStack, Restart | None, Report], tuple[Session, Opened]]
+"""Loads and opens a conversation, whose end the stack closes, and reports how far it is.
+
+To be pickled: a function of a module, or a partial.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,14 @@ class Begin:
     opener: Opener
     restart: Restart | None
     log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """While it opens: what is being done, and how much of that is done, 0 to 1, None where nobody knows."""
+
+    text: str
+    fraction: float | None
 
 
 @dataclass(frozen=True, slots=True)

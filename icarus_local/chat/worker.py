@@ -111,18 +111,19 @@ class Worker:
         """Queues a request; `put` is handed what comes of it, in the engine's thread, None at the end.
 
         `begin` is called there when its turn comes.
+        """
+        job = Job(request, put, begin)
+        self._jobs.put(job)
+        return job
+
+    def submit(self, request: Request) -> Reply:
+        """`start`, for callers who wait in another thread of this process.
 
         Raises:
             RequestError: it asks agents who are not there, or nothing.
         """
         if isinstance(request, Ask):
             request.check(self.session.names)
-        job = Job(request, put, begin)
-        self._jobs.put(job)
-        return job
-
-    def submit(self, request: Request) -> Reply:
-        """`start`, for callers who wait in another thread of this process."""
         reply = Reply(request)
         reply.stops_by(self.start(request, reply.put).cancel)
         return reply

@@ -50,29 +50,27 @@ def _catalog() -> list[Agent]:
     return agents()
 
 
-def choose_agents(names: str, max_tokens: int | None = None, agents_file: Path | None = None) -> list[Agent]:
-    """The agents of a comma-separated list: names that are known, or NAME=FILE.gguf for an adapter of one's own.
+def choose_agent(given: str, max_tokens: int | None = None, agents_file: Path | None = None) -> Agent:
+    """The agent of a name that is known, or of NAME=FILE.gguf for an adapter of one's own.
 
     Raises:
         RequestError: an unknown name, with the known ones; a name that no agent can have.
     """
     known = {name: found.agent for name, found in known_agents(agents_file).items()}
+    name, own, adapter = (text.strip() for text in given.partition("="))
+    if own and name == BASE_NAME:
+        raise RequestError(f"{BASE_NAME} is the base model itself and takes no adapter", "Give another name")
+    if own and name not in known:
+        known[name] = _new_agent(name)
+    if name not in known:
+        raise RequestError(
+            f"there is no agent {name!r}",
+            f"Known are {', '.join(known)}, or give NAME=FILE.gguf, or --agents-file FILE.toml",
+        )
     changes: dict[str, Any] = {} if max_tokens is None else {"max_tokens": max_tokens}
-    chosen = []
-    for part in names.split(","):
-        name, given, adapter = (text.strip() for text in part.partition("="))
-        if given and name == BASE_NAME:
-            raise RequestError(f"{BASE_NAME} is the base model itself and takes no adapter", "Give another name")
-        if given and name not in known:
-            known[name] = _new_agent(name)
-        if name not in known:
-            raise RequestError(
-                f"there is no agent {name!r}",
-                f"Known are {', '.join(known)}, or give NAME=FILE.gguf, or --agents-file FILE.toml",
-            )
-        own = {"adapter": adapter, "adapters": {}} if given else {}
-        chosen.append(known[name].model_copy(update={**changes, **own}))
-    return chosen
+    if own:
+        changes |= {"adapter": adapter, "adapters": {}}
+    return known[name].model_copy(update=changes)
 
 
 def _new_agent(name: str) -> Agent:

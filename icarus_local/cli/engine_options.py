@@ -12,6 +12,7 @@ import click
 from icarus_local.cli.bases import find_base
 
 if TYPE_CHECKING:
+    from icarus_local.engine.base import Report
     from icarus_local.engine.engine import Engine
 
 KV_CHOICES = ("f16", "f32", "q8_0", "q4_0")
@@ -30,8 +31,8 @@ class EngineOptions:
     repack: bool | None = None
     max_adapters: int | None = None
 
-    def open(self) -> Engine:
-        """An `Engine` on the base that these options name.
+    def open(self, report: Report | None = None) -> Engine:
+        """An `Engine` on the base that these options name; `report` is told how far it is.
 
         Raises:
             IcarusError: no base, a base that cannot be used, no such device, or not enough memory.
@@ -47,6 +48,7 @@ class EngineOptions:
             gpu_layers=self.gpu_layers,
             repack=self.repack,
             max_adapters=self.max_adapters,
+            report=report,
         )
 
 

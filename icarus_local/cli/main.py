@@ -12,6 +12,7 @@ from icarus_local import __version__
 from icarus_local.cli.engine_options import EngineOptions, engine_options
 from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
 from icarus_local.cli.models import models
+from icarus_local.settings import read_settings, settings_file
 
 
 @click.group("icarus-local", cls=CommandGroup, context_settings=CONTEXT_SETTINGS)
@@ -29,7 +30,17 @@ _AGENTS_FILE = click.option(
 )
 
 
-@main.command()
+class _Chat(click.Command):
+    """A command whose options have the settings for defaults."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        settings = read_settings(settings_file()).chat.model_dump(exclude_none=True)
+        return super().make_context(info_name, args, parent, default_map=settings, **extra)
+
+
+@main.command(cls=_Chat)
 @click.option(
     "--agents",
     default="coder,reviewer",
@@ -70,7 +81,7 @@ def chat(**options: Any) -> None:
     """Talk with several agents who share one conversation and one KV cache.
 
     A line is a question to all agents in turn; `@reviewer …` asks one. `/help` lists the commands. Ctrl-C stops an
-    answer, Ctrl-D ends the chat.
+    answer, Ctrl-D ends the chat. What the settings say about [chat] holds where no option is given.
     """
     from icarus_local.cli.chat import ChatOptions, run_chat
     from icarus_local.cli.opening import SessionOptions
@@ -143,6 +154,88 @@ def drafts(engine: EngineOptions, **options: Any) -> None:
     run_bench_drafts(engine, **options)
 
 
+@bench.command()
+@click.argument("names", metavar="NAME…", nargs=-1)
+@engine_options
+@click.option("--agents", type=click.IntRange(1, 64), multiple=True, help="How many; may be given several times.")
+@click.option(
+    "--context",
+    "contexts",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Longest prompt and its answer, in tokens; may be given several times.",
+)
+@click.option(
+    "--answer-tokens",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="Tokens of every answer; may be given several times.",
+)
+@click.option("--turns-warm", type=click.IntRange(min=1), help="Least number of turns after each agent's first.")
+@click.option(
+    "--systems",
+    default="icarus,swap,separate,separate_capped",
+    show_default=True,
+    help="Which ones, with commas between them.",
+)
+@click.option("--repeats", type=click.IntRange(1, 100), help="Of the whole; figures are medians over them.")
+@click.option("--quick", is_flag=True, help="Three agents, one round, one repeat: about ten minutes for all workflows.")
+@click.option("--rank", type=click.IntRange(1, 256), default=16, show_default=True, help="Of the random adapters.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.json",
+    help="Keep every finished run here, and go on with what is missing.",
+)
+@_JSON
+def workflow(engine: EngineOptions, **options: Any) -> None:
+    """Time agents that work in turn over one cache, and over llama.cpp's ways to serve them.
+
+    NAME is rounds, react, reflexion, panel, or the path of a TOML file. What an option leaves open is the file's.
+    Every system has a process of its own, the same base, adapters, threads and cache type, and the same tokens to say:
+    swap is one llama.cpp context whose adapter is set for each turn, separate has one for each agent, separate_capped
+    has room for two. All are on the CPU; `--n-ctx` is what the contexts need.
+    """
+    from icarus_local.cli.bench_workflow import WorkflowOptions, run_bench_workflow
+
+    run_bench_workflow(engine, WorkflowOptions(**options))
+
+
+@bench.command()
+@click.argument("file", metavar="FILE.json", type=click.Path(path_type=Path))
+@click.option("-o", "folder", type=click.Path(path_type=Path), metavar="FOLDER", required=True, help="Where to.")
+def plot(file: Path, folder: Path) -> None:
+    """Draw what `bench workflow --out` wrote, as PNG and SVG; needs the extra `bench`."""
+    from icarus_local.cli.bench_workflow import run_bench_plot
+
+    run_bench_plot(file, folder)
+
+
+@bench.command("roofline")
+@engine_options
+@click.option(
+    "--context",
+    "contexts",
+    type=click.IntRange(min=1),
+    multiple=True,
+    default=(1024,),
+    show_default=True,
+    help="Tokens before each measured step; may be given several times.",
+)
+@click.option("--rank", type=click.IntRange(1, 256), default=16, show_default=True, help="Of the random adapter.")
+@_REPEATS
+@_JSON
+def show_roofline(engine: EngineOptions, **options: Any) -> None:
+    """Show how far steps are from what the machine's memory and arithmetic allow.
+
+    Bandwidth is measured by numpy over buffers larger than the caches, the peak by ggml's own matrix product, both with
+    the engine's threads. `--n-ctx` is what the contexts need.
+    """
+    from icarus_local.cli.bench_workflow import run_bench_roofline
+
+    run_bench_roofline(engine, **options)
+
+
 @main.group()
 def sessions() -> None:
     """Saved conversations. An ID may be cut short; `icarus-local chat --resume ID` goes on with one."""
@@ -164,6 +257,26 @@ def show_session(session: str) -> None:
     from icarus_local.cli.sessions import run_show
 
     run_show(session)
+
+
+@sessions.command("search")
+@click.argument("text", metavar="TEXT")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def search_sessions(text: str, as_json: bool) -> None:
+    """List what was said that holds TEXT, upper and lower case being the same, the latest conversation first."""
+    from icarus_local.cli.sessions import run_search
+
+    run_search(text, as_json)
+
+
+@sessions.command("rename")
+@click.argument("session", metavar="ID")
+@click.argument("title", metavar="TITLE")
+def rename_session(session: str, title: str) -> None:
+    """Give a conversation a title; "" gives it the beginning of its first question again."""
+    from icarus_local.cli.sessions import run_rename
+
+    run_rename(session, title)
 
 
 @sessions.command("export")

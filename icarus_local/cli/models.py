@@ -7,31 +7,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from icarus_local import hub, hub_place
 from icarus_local.cli.bases import embedded_bases
 from icarus_local.errors import IcarusError
-
-if TYPE_CHECKING:
-    from icarus_local.ggml.gguf import GgufFile
-
-_TRAINED = {
-    "icarus": "trained on the frozen cache",
-    "ordinary": "trained the ordinary way",
-    "unknown": "nobody knows how it was trained",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFile:
-    """What a file is: kind "base", "adapter" or "other", more in words, and whether this program can use it."""
-
-    kind: str
-    detail: str
-    usable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,49 +25,6 @@ class Listed:
     kind: str
     detail: str
     usable: bool
-
-
-def inspect(path: Path) -> ModelFile:
-    """What a file is, by its keys.
-
-    Raises:
-        ModelFileError: no GGUF, or a damaged one.
-    """
-    from icarus_local.chat.figures import printable
-    from icarus_local.ggml.gguf import GgufFile
-
-    with GgufFile(path) as file:
-        kind = file.value("general.type")
-        found = _adapter(file) if kind == "adapter" else _base(file, kind)
-    return ModelFile(found.kind, printable(found.detail).replace("\n", " "), found.usable)
-
-
-def _base(file: GgufFile, kind: object) -> ModelFile:
-    from icarus_local.engine.architecture import ARCHITECTURES
-
-    arch, n_parts = file.value("general.architecture"), file.value("split.count")
-    if kind not in (None, "model") or not isinstance(arch, str):
-        return ModelFile("other", f"neither a base nor an adapter (its type is {kind!r})", usable=False)
-    if isinstance(n_parts, int) and n_parts > 1:
-        return ModelFile("base", f"one of {n_parts} files; join them with llama-gguf-split --merge", usable=False)
-    if arch not in ARCHITECTURES:
-        return ModelFile("base", f"{arch}, which this version does not run", usable=False)
-    return ModelFile("base", arch, usable=True)
-
-
-def _adapter(file: GgufFile) -> ModelFile:
-    from icarus_local.engine import adapter_file as keys
-
-    if file.value(keys.KEY_ADAPTER_TYPE) != "lora" or keys.KEY_VERSION not in file:
-        return ModelFile("adapter", "a plain LoRA; icarus-convert makes one that can be used here", usable=False)
-    trained, family = file.value(keys.KEY_TRAINED), str(file.value(keys.KEY_FAMILY))[:12]
-    base = file.value(keys.KEY_BASE_NAME) or "an unnamed base"
-    assumed = file.value(keys.KEY_ASSUMED) is True
-    usable = file.value(keys.KEY_VERSION) == keys.FORMAT_VERSION and (trained == keys.TRAINED_ICARUS or assumed)
-    how = _TRAINED.get(str(trained), "nobody knows how it was trained")
-    if trained != keys.TRAINED_ICARUS:
-        how += ", assumed to be on the frozen cache" if assumed else ": refused on a shared cache"
-    return ModelFile("adapter", f"for {base} (family {family}), {how}", usable)
 
 
 @click.group()
@@ -121,6 +59,8 @@ def _pull(name: str, revision: str | None, local_files_only: bool) -> None:
         tell("stopped; the same command goes on from here")
         raise
     click.echo(path)
+    from icarus_local.model_file import inspect
+
     try:
         found = inspect(path)
     except IcarusError as error:
@@ -168,6 +108,8 @@ def _listed() -> list[Listed]:
 
 
 def _row(name: str, path: Path) -> Listed:
+    from icarus_local.model_file import ModelFile, inspect
+
     try:
         found = inspect(path)
     except IcarusError as error:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from icarus_local.chat.agents import Agent
-from icarus_local.chat.conversation import FILE, HAND_OVER, SYSTEM
+from icarus_local.chat.events import Said
 from icarus_local.chat.keeper import Keeper
-from icarus_local.chat.reply import Opened, Said
-from icarus_local.chat.roster import ReadyAgent, make_ready
+from icarus_local.chat.reply import Opened
+from icarus_local.chat.roster import Roster
 from icarus_local.chat.session import Session
-from icarus_local.chat.store import SavedTurn, Store
+from icarus_local.chat.store import Store
+from icarus_local.chat.transcripts import history
 from icarus_local.chat.wire import Restart
-from icarus_local.cli.agents import choose_agents, locate_adapter
+from icarus_local.cli.agents import choose_agent, locate_adapter
 from icarus_local.cli.engine_options import EngineOptions
+from icarus_local.engine.base import Report
+from icarus_local.engine.content import content_id
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import IcarusError
 from icarus_local.paths import state_dir
@@ -64,43 +68,64 @@ class Loaded:
     engine: Engine
     tokenizer: Tokenizer
     template: ChatTemplate
-    agents: list[ReadyAgent]
+    roster: Roster
     notices: list[str]
 
 
 def load(
     options: EngineOptions,
-    agents: Sequence[Agent],
+    agents: Sequence[str],
     stack: ExitStack,
+    choose: Callable[[str], Agent] = choose_agent,
+    *,
     chat_template: Path | None = None,
     instruction_only: bool = False,
+    report: Report | None = None,
 ) -> Loaded:
-    """Loads base, template and agents; `stack` closes them."""
-    engine = stack.enter_context(options.open())
+    """Loads base, template and agents, as they are given and `choose` finds them; `stack` closes them."""
+    for given in agents:
+        # A base takes seconds to load, a wrong name none to see.
+        choose(given)
+    engine = stack.enter_context(options.open(report))
     tokenizer = Tokenizer(engine.base.path)
     stack.callback(tokenizer.close)
     template, notice = load_template(chat_template, tokenizer)
-    ready = make_ready(
-        agents, engine, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=instruction_only
+    roster = Roster(
+        engine, choose, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=instruction_only
     )
     notices = [*engine.notices, *([notice] if notice else [])]
-    for agent in ready:
-        notices += agent.notices
-    return Loaded(engine, tokenizer, template, ready, notices)
+    for given in agents:
+        if report is not None:
+            report(f"agent {given.partition('=')[0]}", None)
+        notices += roster.add(given).notices
+    return Loaded(engine, tokenizer, template, roster, notices)
 
 
-def open_session(options: SessionOptions, stack: ExitStack, restart: Restart | None = None) -> tuple[Session, Opened]:
+def open_session(
+    options: SessionOptions, stack: ExitStack, restart: Restart | None, report: Report
+) -> tuple[Session, Opened]:
     """Opens a conversation, or the one that an engine died of; `stack` closes it."""
-    agents = choose_agents(options.agents, options.max_tokens, options.agents_file)
-    loaded = load(options.engine, agents, stack, options.chat_template, options.instruction_only)
+    loaded = load(
+        options.engine,
+        [given.strip() for given in options.agents.split(",")] if restart is None else restart.agents,
+        stack,
+        partial(choose_agent, max_tokens=options.max_tokens, agents_file=options.agents_file),
+        chat_template=options.chat_template,
+        instruction_only=options.instruction_only,
+        report=report,
+    )
     notices = loaded.notices
     if options.drafts and not loaded.engine.verifies_exactly:
         notices.append("with drafts, steps of several tokens round otherwise here: answers may differ by that")
-    session = Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.agents, speculate=options.drafts)
+    session = Session(loaded.engine, loaded.tokenizer, loaded.template, loaded.roster, speculate=options.drafts)
     before: list[Said] = []
     conversation = ""
     if options.save:
         resume = options.resume if restart is None else restart.conversation or None
+        if resume is not None:
+            # What its state is compared with: a large file takes seconds to read, once.
+            content_id(loaded.engine.base.path, report)
+            report("restoring the conversation", None)
         keeper = Keeper(
             Store(sessions_folder()),
             session,
@@ -112,23 +137,9 @@ def open_session(options: SessionOptions, stack: ExitStack, restart: Restart | N
         stack.enter_context(keeper)
         before, conversation = history(keeper.turns), keeper.id
         notices = [*notices, *keeper.notices]
-    return session, Opened(session.names, loaded.engine.n_ctx, tuple(before), tuple(notices), conversation)
+    return session, session.opened(before, notices, conversation)
 
 
 def sessions_folder() -> Path:
     """Where conversations are saved."""
     return state_dir() / "sessions"
-
-
-def history(turns: Sequence[SavedTurn]) -> list[Said]:
-    """What was said before, as it is shown when a conversation goes on: without what is particular to the program."""
-    shown = []
-    for turn in turns:
-        text = turn.text
-        if turn.tokens is None and turn.speaker in (SYSTEM, HAND_OVER):
-            continue
-        if turn.tokens is None and turn.speaker == FILE:
-            text = text.partition("\n")[0]
-        answer = turn.tokens is not None
-        shown.append(Said(turn.speaker if answer else "you", text, answer, turn.in_context))
-    return shown

@@ -1,4 +1,4 @@
-"""`icarus-local sessions`: what was saved, shown, exported and removed."""
+"""`icarus-local sessions`: what was saved, shown, looked through, named, exported and removed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 import click
 
-from icarus_local.chat.conversation import HAND_OVER
 from icarus_local.chat.figures import mib, printable
 from icarus_local.chat.keeper import MAX_STATE_BYTES
-from icarus_local.chat.store import SavedSession, SavedTurn, Store
-from icarus_local.cli.opening import history, sessions_folder
+from icarus_local.chat.store import SavedSession, Store
+from icarus_local.chat.transcripts import as_jsonl, as_markdown, history
+from icarus_local.cli.opening import sessions_folder
 
 
 def run_list(as_json: bool) -> None:
@@ -57,21 +57,24 @@ def run_export(session: str, form: str) -> None:
     store = Store(sessions_folder())
     saved = store.find(session)
     turns = store.turns(saved.id)
-    click.echo(_markdown(saved, turns) if form == "md" else "\n".join(_json(turn) for turn in turns))
+    click.echo(as_markdown(saved, turns) if form == "md" else as_jsonl(turns))
 
 
-def _markdown(saved: SavedSession, turns: list[SavedTurn]) -> str:
-    parts = [f"# {saved.title}", f"Conversation {saved.id} with {', '.join(saved.agents)} on {saved.base}."]
-    for turn in turns:
-        # An agent may have that name.
-        if turn.speaker != HAND_OVER or turn.tokens is not None:
-            parts += [f"## {turn.speaker}{'' if turn.in_context else ' (no longer in the context)'}", turn.text]
-    return "\n\n".join(parts)
+def run_search(text: str, as_json: bool) -> None:
+    """Prints the turns and titles of all conversations that hold a text."""
+    for found in Store(sessions_folder()).search(text):
+        saved = found.session
+        if as_json:
+            facts = {"id": saved.id, "title": saved.title, "turn": found.turn, "speaker": found.speaker}
+            click.echo(json.dumps({**facts, "excerpt": found.excerpt}))
+        else:
+            click.echo(f"{saved.id}  {found.speaker or 'title'}: {found.excerpt}")
 
 
-def _json(turn: SavedTurn) -> str:
-    facts = {"speaker": turn.speaker, "content": turn.text, "in_context": turn.in_context}
-    return json.dumps(facts, ensure_ascii=False)
+def run_rename(session: str, title: str) -> None:
+    """Gives a conversation a title, or the one of its first question."""
+    store = Store(sessions_folder())
+    store.rename(store.find(session).id, title)
 
 
 def run_remove(sessions: tuple[str, ...], yes: bool) -> None:

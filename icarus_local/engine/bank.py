@@ -255,6 +255,19 @@ class AdapterBank:
         """The stack of a rank."""
         return self._stacks[rank]
 
+    def is_resident(self, adapter_id: int) -> bool:
+        """Whether an adapter is in memory; RequestError where it was never added."""
+        self.check([adapter_id])
+        return self._entries[adapter_id].slot is not None
+
+    def bytes_of(self, adapter_id: int) -> int:
+        """Bytes that an adapter takes in memory while it is resident; RequestError where it was never added."""
+        self.check([adapter_id])
+        rank = self._entries[adapter_id].rank
+        groups = [(layer, group) for layer in range(self._base.hp.n_layer) for group in self.groups(layer)]
+        values = sum(len(group) * rank * sum(self.sizes(layer, group)) for layer, group in groups)
+        return 4 * values  # F32
+
     @property
     def n_resident(self) -> int:
         """Adapters in memory."""

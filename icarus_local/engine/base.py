@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from icarus_local.ggml.gguf import GgufFile
 from icarus_local.ggml.library import BUFFER_USAGE_WEIGHTS, STATUS_SUCCESS, load
 
 _BUFFER_ALIGNMENT = 32  # what ggml asserts of a tensor's address on the CPU
+
+Report = Callable[[str, float | None], None]
+"""Told what is being done while a base loads, and how much of that is done: 0 to 1, None where nobody knows."""
 
 
 class BaseFile:
@@ -77,8 +81,8 @@ class BaseWeights:
         resident_bytes: bytes of weights that were copied, beside the mapped file.
     """
 
-    def __init__(self, source: BaseFile, placement: Placement) -> None:
-        """Loads the weights.
+    def __init__(self, source: BaseFile, placement: Placement, report: Report | None = None) -> None:
+        """Loads the weights; `report` is told of those that are copied.
 
         Raises:
             ModelFileError: the device cannot use the file. IcarusError: memory does not suffice.
@@ -94,7 +98,8 @@ class BaseWeights:
             plan = {key: (weight, buffer_type) for key, weight, buffer_type in self._plan(source.weights)}
             mapped = {key: weight for key, (weight, kind) in plan.items() if self._can_map(weight, kind)}
             self._map(mapped, placement.host, stack)
-            self.resident_bytes = self._copy({key: plan[key] for key in plan if key not in mapped}, stack)
+            copied = {key: plan[key] for key in plan if key not in mapped}
+            self.resident_bytes = self._copy(copied, stack, report)
             self._stack = stack.pop_all()
 
     def _plan(self, weights: dict[str, Weight]) -> list[tuple[str, Weight, int]]:
@@ -142,7 +147,7 @@ class BaseWeights:
                 raise ModelFileError(f"{self.path}: tensor {weight.name} cannot be placed")
             self._tensors[key] = tensor
 
-    def _copy(self, weights: dict[str, tuple[Weight, int]], stack: ExitStack) -> int:
+    def _copy(self, weights: dict[str, tuple[Weight, int]], stack: ExitStack, report: Report | None) -> int:
         if not weights:
             return 0
         # A tied head on the device of the embeddings is the same tensor.
@@ -153,8 +158,12 @@ class BaseWeights:
         group = TensorGroup(specs, "the model", "Give fewer --gpu-layers, or a base in a smaller type")
         stack.callback(group.close)
         group.set_usage(BUFFER_USAGE_WEIGHTS)
-        for key in specs:
+        done, total = 0, sum(spec.n_bytes for spec in specs.values())
+        for key, spec in specs.items():
             group.write(key, self._data(weights[key][0]))
+            done += spec.n_bytes
+            if report is not None:
+                report(f"reading {self.path.name}", done / total)
         for key, (weight, buffer_type) in weights.items():
             self._tensors[key] = group[owners[weight.source, weight.first_row, weight.shape, buffer_type]]
         return group.n_bytes

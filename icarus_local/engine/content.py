@@ -9,14 +9,16 @@ import mmap
 import os
 from pathlib import Path
 
+from icarus_local.engine.base import Report
 from icarus_local.ggml.gguf import GgufFile
 from icarus_local.paths import cache_dir
 
 
-def content_id(path: Path) -> str:
+def content_id(path: Path, report: Report | None = None) -> str:
     """SHA-256 (hex) over names, types, shapes and data of a file's tensors; its keys may change.
 
-    Remembered by the file's path, size and time of change, since a large file takes seconds to read.
+    Remembered by the file's path, size and time of change, since a large file takes seconds to read; `report` is told
+    how far that is.
 
     Raises:
         ModelFileError: no GGUF file.
@@ -25,26 +27,30 @@ def content_id(path: Path) -> str:
     key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}"
     known = _read(memory)
     if key not in known:
-        known[key] = _hash(path)
+        known[key] = _hash(path, report)
         # Without a place to remember it, it is computed again.
         with contextlib.suppress(OSError):
             _write(memory, known)
     return known[key]
 
 
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
+def _hash(path: Path, report: Report | None) -> str:
+    digest, done = hashlib.sha256(), 0
     with (
         GgufFile(path) as file,
         path.open("rb") as handle,
         mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
         memoryview(mapping) as data,
     ):
+        total = sum(info.n_bytes for info in file.tensors.values())
         for name in sorted(file.tensors):
             info = file.tensors[name]
             digest.update(f"{name} {info.type} {info.shape}\n".encode())
             with data[info.offset : info.offset + info.n_bytes] as part:
                 digest.update(part)
+            done += info.n_bytes
+            if report is not None:
+                report(f"checking {path.name}", done / total)
     return digest.hexdigest()
 
 

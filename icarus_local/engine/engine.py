@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from icarus_local.engine.adapter_file import Adapter
 from icarus_local.engine.bank import AdapterBank, LoraUse
-from icarus_local.engine.base import BaseFile, BaseWeights
+from icarus_local.engine.base import BaseFile, BaseWeights, Report
 from icarus_local.engine.cache import CellTable
 from icarus_local.engine.executor import Backends, open_executor
 from icarus_local.engine.graph import GraphSpec
@@ -84,6 +84,7 @@ class Engine:
         gpu_layers: int | None = None,
         repack: bool | None = None,
         max_adapters: int | None = None,
+        report: Report | None = None,
     ) -> None:
         """Loads a base.
 
@@ -97,6 +98,7 @@ class Engine:
             gpu_layers: layers on the device, the head being one more; None for what its memory holds.
             repack: whether the CPU's weights are repacked for its matrix kernels; None to decide by their types.
             max_adapters: adapters in memory at a time; the least recently used goes, and is read again when needed.
+            report: told how far it is.
 
         Raises:
             ModelFileError: the file cannot be computed exactly. RequestError: an argument is out of range.
@@ -114,6 +116,8 @@ class Engine:
         self._flag = ctypes.create_string_buffer(2)
         self.n_threads = n_threads or default_threads()
         with ExitStack() as stack:
+            if report is not None:
+                report(f"reading {base.name}", None)
             file = BaseFile(base)
             stack.callback(file.close)
             check_kv_type(file.hp, kv_type)
@@ -123,7 +127,7 @@ class Engine:
             needs = measured_needs(file, self.n_ctx, kv_type, largest, max_adapters)
             placement = file.place(needs, device, gpu_layers, repack)
             logger.info("%s", placement.reason)
-            self.base = BaseWeights(file, placement)
+            self.base = BaseWeights(file, placement, report)
             stack.callback(self.base.close)
             self._kv = KvCache(file.hp, placement, self.n_ctx, kv_type)
             stack.callback(self._kv.close)
@@ -172,6 +176,14 @@ class Engine:
     def adapter_bytes(self) -> int:
         """Bytes that resident adapters take."""
         return self._bank.n_bytes
+
+    def bytes_of_adapter(self, adapter_id: int) -> int:
+        """Bytes that an added adapter takes in memory, or would take there."""
+        return self._bank.bytes_of(adapter_id)
+
+    def is_resident(self, adapter_id: int) -> bool:
+        """Whether an added adapter is in memory."""
+        return self._bank.is_resident(adapter_id)
 
     @property
     def n_resident_adapters(self) -> int:

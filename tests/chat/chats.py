@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from icarus_local.chat.agents import Agent, base_agent
 from icarus_local.chat.events import AnswerDone, Event
-from icarus_local.chat.roster import make_ready
+from icarus_local.chat.roster import Roster
 from icarus_local.chat.session import Session
 from icarus_local.engine.engine import Engine
+from icarus_local.errors import RequestError
 from icarus_local.text.sampler import Sampling
 from icarus_local.text.template import ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
@@ -37,16 +40,41 @@ def make_session(
     speculate: bool | None = None,
     template: str | None = None,
     system: str = "sys",
+    known: Sequence[Agent] | None = None,
+    max_adapters: int | None = None,
 ) -> Session:
-    """A session on the CPU with an f32 cache; `template` is a chat template to use instead of the base's own."""
-    engine = stack.enter_context(Engine(base, n_ctx=n_ctx, kv_type="f32", n_threads=1, device="cpu"))
+    """A session on the CPU with an f32 cache.
+
+    `template` is a chat template to use instead of the base's own; `known` are those who are found by their names,
+    where they are not those who take part.
+    """
+    engine = stack.enter_context(
+        Engine(base, n_ctx=n_ctx, kv_type="f32", n_threads=1, device="cpu", max_adapters=max_adapters)
+    )
     tokenizer = Tokenizer(base)
     stack.callback(tokenizer.close)
     source = template or tokenizer.template_source
     assert source is not None
     chat_template = ChatTemplate(source, tokenizer)
-    ready = make_ready(agents, engine, Path, tokenizer.sha256, chat_template.sha256)
-    return Session(engine, tokenizer, chat_template, ready, system, speculate=speculate)
+    roster = make_roster(agents if known is None else known, engine, tokenizer.sha256, chat_template.sha256)
+    for agent in agents:
+        roster.add(agent.name)
+    return Session(engine, tokenizer, chat_template, roster, system, speculate=speculate)
+
+
+def make_roster(
+    known: Sequence[Agent], engine: Engine, tokenizer_sha256: str = "", template_sha256: str = "", **options: Any
+) -> Roster:
+    """Nobody yet, but these agents are found by their names; `known` may change meanwhile."""
+    return Roster(engine, partial(choose, known), Path, tokenizer_sha256, template_sha256, **options)
+
+
+def choose(known: Sequence[Agent], name: str) -> Agent:
+    """As the command line does."""
+    for agent in known:
+        if agent.name == name:
+            return agent
+    raise RequestError(f"there is no agent {name!r}")
 
 
 def done(events: Iterable[Event]) -> list[AnswerDone]:

@@ -13,6 +13,7 @@ from icarus_local.chat.store import Store
 from icarus_local.engine.engine import Engine
 from icarus_local.text.template import ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
+from tests.chat.chats import make_roster
 from tests.kills import serve
 
 
@@ -22,13 +23,15 @@ def main() -> None:
     with Engine(base, n_ctx=1024, kv_type="f32", n_threads=1, device="cpu") as engine:
         tokenizer = Tokenizer(base)
         assert tokenizer.template_source is not None
-        session = Session(engine, tokenizer, ChatTemplate(tokenizer.template_source, tokenizer), [])
+        template = ChatTemplate(tokenizer.template_source, tokenizer)
+        session = Session(engine, tokenizer, template, make_roster([], engine))
         Keeper(Store(folder), session, tokenizer, id_).close()
         shorter, longer = engine.cells.fork(session.sequence), engine.cells.fork(session.sequence)
         engine.forward(encode=[(longer, [9] * 200)])
 
         def work() -> None:
             keeper = Keeper(Store(folder), session, tokenizer, id_)
+            session.cached.reuse(engine.cells.tokens(session.sequence).tolist())  # all of it counts
             for session.sequence in itertools.cycle([longer, shorter]):
                 keeper.idle()
                 time.sleep(0.001)

@@ -11,13 +11,13 @@ from typing import Any
 from icarus_local.chat.agents import Agent
 from icarus_local.chat.events import AnswerDone
 from icarus_local.chat.keeper import Keeper
-from icarus_local.chat.roster import make_ready
 from icarus_local.chat.session import Session
 from icarus_local.chat.store import Store
 from icarus_local.engine.engine import Engine
 from icarus_local.engine.state import State, load_state, write_state
 from icarus_local.text.template import ChatTemplate
 from icarus_local.text.tokenizer import Tokenizer
+from tests.chat.chats import make_roster
 
 
 class World:
@@ -37,7 +37,9 @@ class World:
             stack.callback(tokenizer.close)
             assert tokenizer.template_source is not None
             template = ChatTemplate(tokenizer.template_source, tokenizer)
-            session = Session(engine, tokenizer, template, make_ready(agents, engine, Path, "", template.sha256))
+            roster = make_roster(agents, engine, template_sha256=template.sha256)
+            roster.add("a")
+            session = Session(engine, tokenizer, template, roster)
             yield session, stack.enter_context(Keeper(self.store, session, tokenizer, resume, **options))
 
     def talk(self, question: str, resume: str | None = None, **options: Any) -> tuple[AnswerDone, Keeper]:

@@ -29,7 +29,7 @@ QUESTION = "Tell a long story about a fox, a crow and a piece of cheese."
 
 def in_thread(stack: ExitStack) -> Worker:
     def make() -> Session:
-        return open_session(OPTIONS, stack)[0]
+        return open_session(OPTIONS, stack, None, lambda _text, _fraction: None)[0]
 
     return stack.enter_context(Worker(make))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -10,20 +11,36 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from icarus_local.chat.code import CodeBlock, code_blocks, save_code
-from icarus_local.chat.commands import block_to_save, files_named, question_before_saving, told
+from icarus_local.chat.commands import (
+    agents_named,
+    block_to_save,
+    file_to_export,
+    files_named,
+    question_before_saving,
+    roster_lines,
+    roster_request,
+    told,
+)
 from icarus_local.chat.events import (
+    AgentsChanged,
+    AgentState,
     AnswerDone,
     AnswersJoined,
     AnswerStarted,
+    CacheUsed,
     ContextCut,
     ConversationBegun,
+    ConversationResumed,
     Event,
     FileAdded,
     FileWeighed,
+    QuestionTakenBack,
     RoundsEnded,
     TextDelta,
+    Transcribed,
 )
 from icarus_local.chat.files import TextFile
+from icarus_local.chat.requests import AddAgent, ReloadAgent, RemoveAgent, Request
 from icarus_local.errors import RequestError
 
 ONE = "See:\n```py\nx = 1\ny = 2\n```\n"
@@ -169,8 +186,81 @@ def test_the_question_before_saving(block: CodeBlock, question: str) -> None:
     assert question_before_saving(block, path, replaces=True) == f"{question} It exists and would be replaced."
 
 
+# -- /export, /agent, /agents ------------------------------------------------------------------------------------------
+
+
+def test_an_export_goes_where_the_line_says(folder: Path) -> None:
+    assert file_to_export("", "0123abcd") == (Path("conversation-0123abcd.md"), "md")
+    assert file_to_export("", "") == (Path("conversation-unsaved.md"), "md")
+    assert file_to_export("'a b.jsonl'", "id") == (Path("a b.jsonl"), "jsonl")
+    assert file_to_export("~/a.md", "id") == (folder / "home" / "a.md", "md")
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("a.txt", r"a.txt names no form of a transcript\. Give a name that ends in \.md or \.jsonl"),
+        ("a.md b.md", "/export writes one file"),
+        ("'a.md", "a quote is not closed"),
+    ],
+)
+def test_what_is_no_export_is_said(rest: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        file_to_export(rest, "id")
+
+
+@pytest.mark.parametrize(
+    ("rest", "names"),
+    [("a", ("a",)), ("@b, @a", ("b", "a")), ("a a", ("a",)), ("a,b", ("a", "b")), ("all", ()), ("@all", ())],
+)
+def test_whom_lines_ask(rest: str, names: tuple[str, ...]) -> None:
+    assert agents_named(rest, ("a", "b")) == names
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ("", "/agent wants the names of agents, or all. For example: /agent a"),
+        ("c", "no agent @c here"),
+        ("a all", "@all"),
+    ],
+)
+def test_whom_lines_cannot_ask(rest: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        agents_named(rest, ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("rest", "request_"),
+    [
+        ("add c", AddAgent("c")),
+        ("add  mine=a b.gguf ", AddAgent("mine=a b.gguf")),
+        ("remove @c", RemoveAgent("c")),
+        ("reload c", ReloadAgent("c")),
+    ],
+)
+def test_what_an_agents_line_asks_for(rest: str, request_: Request) -> None:
+    assert roster_request(rest) == request_
+
+
+@pytest.mark.parametrize("rest", ["add", "remove ", "c", "adds c", " "])
+def test_what_is_no_agents_line_is_said(rest: str) -> None:
+    with pytest.raises(RequestError, match="/agents wants add, remove or reload, and an agent"):
+        roster_request(rest)
+
+
+def test_who_takes_part_is_listed() -> None:
+    states = [STATE, replace(STATE, name="b", resident=False), AgentState("base", "base", "", 0, True, 512)]
+    assert roster_lines(states) == [
+        "@a: 3.0 MiB, in memory",
+        "@b: 3.0 MiB, read when it is asked",
+        "@base: no adapter",
+    ]
+
+
 # -- what is told ------------------------------------------------------------------------------------------------------
 
+STATE = AgentState("a", "a=x.gguf", "/x.gguf", 3 << 20, True, 512)
 TOLD: list[tuple[Event, str]] = [
     (AnswerStarted("a"), ""),
     (TextDelta("a", "text"), ""),
@@ -191,9 +281,18 @@ TOLD: list[tuple[Event, str]] = [
     (FileWeighed("a.py", 1 << 20, 400, 3000), "a.py: 1.0 MiB, 400 tokens; 3000 are free"),
     (FileWeighed("a.py", 12, 4, 3000), "a.py: 0.0 KiB, 4 tokens; 3000 are free"),
     (FileAdded("a.py"), "a.py is part of the conversation"),
+    (FileAdded("a.py", already=True), "a.py is part of the conversation already"),
     (AnswersJoined(("a",)), "the conversation goes on with the answer of a"),
     (ConversationBegun("id"), "a new conversation"),
     (ConversationBegun("", "The old one is not saved."), "a new conversation. The old one is not saved."),
+    (ConversationResumed("id", (), ("12 tokens restored", "another goes")), "12 tokens restored; another goes"),
+    (ConversationResumed("id", (), ()), "conversation id goes on"),
+    (QuestionTakenBack("what?", 0), "the newest question left the conversation"),
+    (QuestionTakenBack("what?", 2), "the newest question and 2 answers to it left the conversation"),
+    (AgentsChanged((STATE,)), ""),
+    (AgentsChanged((STATE,), "a takes part", ("a was trained otherwise",)), "a takes part; a was trained otherwise"),
+    (CacheUsed(1, 2, 3, 4), ""),
+    (Transcribed("# text"), ""),
 ]
 
 
@@ -204,4 +303,5 @@ def test_what_a_person_is_told(event: Event, text: str) -> None:
 
 def test_every_event_but_those_of_an_answer_is_told() -> None:
     assert {type(event) for event, _ in TOLD} == set(get_args(Event))
-    assert {type(event) for event, text in TOLD if not text} == {AnswerStarted, TextDelta, AnswerDone}
+    told_nobody = {type(event) for event, text in TOLD if not text}
+    assert told_nobody == {AnswerStarted, TextDelta, AnswerDone, AgentsChanged, CacheUsed, Transcribed}

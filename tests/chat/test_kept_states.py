@@ -40,7 +40,7 @@ def test_while_idle_the_state_is_written_where_it_is_not_the_one_on_disk(world: 
         assert writes.n == 2
         assert world.restored(keeper.id)[0] == [*tokens[:-2], 9, 9]
         ask(session, "two")
-        last = ids(session)
+        last = ids(session)[: session.cached.length]
     assert writes.n == 3
     assert world.restored(keeper.id)[0] == last
     # What comes back is on disk.
@@ -78,7 +78,8 @@ def test_writing_holds_nobody_up_and_is_waited_for_at_the_end(world: World, writ
         assert writes.n == 1
         assert not world.store.state_file(keeper.id).exists()
         threading.Timer(0.1, writes.may_go.set).start()
-        last = ids(session)
+        # "two" is answered by an end of turn alone, and so taken back.
+        last = ids(session)[: session.cached.length]
     assert (writes.n, writes.most) == (2, 1)
     assert first != last
     assert world.restored(keeper.id)[0] == last

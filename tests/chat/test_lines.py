@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icarus_local.chat.lines import COMMANDS, Command, help_lines, parse
+from icarus_local.chat.lines import COMMANDS, Command, help_lines, parse, question
 from icarus_local.chat.requests import Ask
 from icarus_local.errors import RequestError
 
@@ -85,4 +85,23 @@ def test_questions_that_cannot_be_asked(ask: Ask, message: str) -> None:
 
 
 def test_help_names_every_command() -> None:
-    assert [line.split()[0].rstrip(":") for line in help_lines()] == [f"/{name}" for name in COMMANDS]
+    assert [line.split()[0].rstrip(":") for line in help_lines(on_screen=True)] == [f"/{name}" for name in COMMANDS]
+
+
+def test_help_without_a_screen_leaves_out_what_needs_one() -> None:
+    shown = " ".join(help_lines(on_screen=False))
+    assert {name for name in COMMANDS if f"/{name}" not in shown} == {"copy", "sessions", "theme", "logs"}
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_line_that_names_nobody_asks_those_who_were_chosen(rounds: int) -> None:
+    assert parse("hi", rounds, names=("a", "b")) == Ask("hi", ("a", "b"), rounds)
+    assert parse("@c hi", rounds, names=("a",)) == Ask("hi", ("c",), rounds)
+    assert parse("/rounds 3 hi", rounds, names=("a",)) == Ask("hi", ("a",), 3)
+    # All are all.
+    assert parse("/all hi", rounds, names=("a",)) == Ask("hi", (), 1, at_once=True)
+
+
+def test_a_question_may_begin_as_a_command() -> None:
+    assert question("/new @a", names=("b",)) == Ask("/new @a", ("b",))
+    assert question("@a: /new") == Ask("/new", ("a",))

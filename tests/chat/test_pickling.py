@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icarus_local import errors
-from icarus_local.chat.events import AnswerDone, Event
+from icarus_local.chat.events import AgentState, AnswerDone, Event, Said
 from icarus_local.chat.requests import Request
 from icarus_local.cli.bases import NoBaseError
 from icarus_local.errors import IcarusError
@@ -42,7 +42,8 @@ def test_nothing_is_forgotten() -> None:
         made = {
             kind for _, kind in inspect.getmembers(module, inspect.isclass) if kind.__module__ == union[0].__module__
         }
-        assert made == set(union)
+        # Those that are parts of others.
+        assert made - {AgentState, Said} == set(union)
     assert len(ERRORS) > 10
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from icarus_local.chat.agents import Agent
-from icarus_local.chat.events import AnswerDone, ConversationBegun, Event, TextDelta
+from icarus_local.chat.events import AnswerDone, ConversationBegun, ConversationResumed, Event, TextDelta, Transcribed
 from icarus_local.chat.process import EngineProcess
 from icarus_local.chat.reply import Reply
-from icarus_local.chat.requests import Ask, BeginAnew
+from icarus_local.chat.requests import AddAgent, Ask, BeginAnew, RemoveAgent, Resume, TakeBack, Transcribe
 from icarus_local.chat.store import Store
 from icarus_local.errors import AdapterError, EngineDiedError, IcarusError, RequestError
 from tests.chat import openers
@@ -123,7 +123,7 @@ def test_without_saving_it_says_that_it_begins_anew(tiny: Tiny, agents: list[Age
 def test_after_a_new_conversation_that_one_goes_on(chat: EngineProcess, folder: Path) -> None:
     old = chat.opened.conversation
     list(chat.submit(Ask("one", ("a",))))
-    (begun,) = chat.submit(BeginAnew())
+    begun, _ = chat.submit(BeginAnew())
     assert isinstance(begun, ConversationBegun)
     assert begun.conversation not in ("", old)
     list(chat.submit(Ask("two", ("a",))))
@@ -250,3 +250,89 @@ def test_when_the_program_is_killed_the_engine_saves_and_goes(tiny: Tiny, agents
     assert Store(folder).state_file(conversation).exists()
     with EngineProcess(partial(openers.open_tiny, tiny.path, agents, folder)) as chat:
         assert any(isinstance(event, AnswerDone) for event in chat.submit(Ask("x", ("a",))))
+
+
+# -- agents who come and go, and other conversations -------------------------------------------------------------------
+
+
+@pytest.fixture
+def more(agents: list[Agent]) -> list[Agent]:
+    """Besides those who take part, two who may be added."""
+    return [*agents, *(agents[1].model_copy(update={"name": name}) for name in ("x1", "x2"))]
+
+
+@pytest.fixture
+def growing(tiny: Tiny, more: list[Agent], folder: Path) -> Iterator[EngineProcess]:
+    with EngineProcess(partial(openers.open_tiny, tiny.path, more, folder)) as chat:
+        yield chat
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kill -9")
+def test_after_a_death_those_take_part_who_did_then(growing: EngineProcess, folder: Path) -> None:
+    assert growing.opened.engine == 0
+    for request in (AddAgent("x1"), RemoveAgent("a")):
+        list(growing.submit(request))
+    assert growing.opened.agents == ("b", "base", "x1")
+    list(growing.submit(Ask("one", ("x1",))))
+    fails(growing.submit(Ask("kill")))
+    assert growing.opened.agents == ("b", "base", "x1")
+    assert growing.opened.engine == 1
+    assert [answer.agent for answer in done(growing.submit(Ask("two")))] == ["b", "base", "x1"]
+    os.kill(growing._child._process.pid, signal.SIGKILL)
+    list(growing.submit(AddAgent("x2")))
+    assert (growing.opened.engine, growing.opened.agents) == (2, ("b", "base", "x1", "x2"))
+    growing.close()
+    assert [turn.text for turn in Store(folder).turns(growing.opened.conversation) if turn.speaker == "user"] == [
+        *("one", "two")
+    ]
+
+
+def test_questions_are_checked_by_who_is_there(growing: EngineProcess) -> None:
+    with pytest.raises(RequestError, match="no agent @x1"):
+        growing.submit(Ask("one", ("x1",)))
+    list(growing.submit(AddAgent("x1")))
+    assert len(done(growing.submit(Ask("one", ("x1",))))) == 1
+    # Asked before the news has come that it is gone: this question alone fails.
+    before = growing.opened
+    list(growing.submit(RemoveAgent("x1")))
+    growing.opened = before
+    _, error = fails(growing.submit(Ask("two", ("x1",))))
+    assert isinstance(error, RequestError)
+    assert "no agent @x1 here" in str(error)
+    assert growing.opened.engine == 0
+    assert len(done(growing.submit(Ask("three", ("a",))))) == 1
+
+
+def test_what_cannot_be_added_is_said_and_ends_nothing(growing: EngineProcess) -> None:
+    before = growing.opened
+    _, error = fails(growing.submit(AddAgent("nobody")))
+    assert isinstance(error, RequestError)
+    assert growing.opened is before
+    assert len(done(growing.submit(Ask("one")))) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names signals")
+def test_after_a_death_the_conversation_goes_on_that_was_resumed(chat: EngineProcess, folder: Path) -> None:
+    first = chat.opened.conversation
+    list(chat.submit(Ask("one", ("a",))))
+    list(chat.submit(BeginAnew()))
+    list(chat.submit(Ask("two", ("a",))))
+    event, *_ = chat.submit(Resume(""))
+    assert isinstance(event, ConversationResumed)
+    assert event.conversation == first
+    fails(chat.submit(Ask("abort")))
+    assert chat.opened.conversation == first
+    list(chat.submit(Ask("three", ("a",))))
+    chat.close()
+    store = Store(folder)
+    assert [turn.text for turn in store.turns(first) if turn.speaker == "user"] == ["one", "three"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="names signals")
+def test_what_was_taken_back_does_not_come_again_after_a_death(chat: EngineProcess) -> None:
+    for request in (Ask("one", ("a",)), Ask("two", ("a",)), TakeBack()):
+        list(chat.submit(request))
+    fails(chat.submit(Ask("abort")))
+    text = next(event.text for event in chat.submit(Transcribe("md")) if isinstance(event, Transcribed))
+    assert "one" in text
+    assert "two" not in text

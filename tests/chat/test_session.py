@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from icarus_local.chat.agents import Agent, base_agent
-from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, TextDelta
-from icarus_local.chat.requests import Ask
-from icarus_local.chat.roster import make_ready
+from icarus_local.chat.events import AnswerDone, AnswerStarted, Event, FileAdded, TextDelta
+from icarus_local.chat.files import TextFile
+from icarus_local.chat.requests import AddFile, Ask
 from icarus_local.chat.session import Session
 from icarus_local.chat.speculation import PromptLookup
 from icarus_local.chat.worker import Worker
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, ContextFullError, RequestError
 from icarus_local.text.sampler import Sampling
-from tests.chat.chats import agree, done, make_session
+from tests.chat.chats import agree, done, make_roster, make_session
 from tests.tiny import Tiny
 
 
@@ -47,7 +47,7 @@ def test_every_agents_next_logits_are_a_cold_runs(tiny: Tiny, session: Session) 
     tokens = session.engine.cells.tokens(session.sequence).tolist()
     cold = session.engine.cells.create()
     session.engine.forward(encode=[(cold, tokens)])
-    for ready in session.agents:
+    for ready in session.roster.agents:
         warm_logits = session.engine.forward(decode=[(session.sequence, ready.adapter_id)]).decoder
         cold_logits = session.engine.forward(decode=[(cold, ready.adapter_id)]).decoder
         assert float(np.abs(warm_logits - cold_logits).max()) < 1e-3
@@ -64,7 +64,7 @@ def test_the_first_token_after_a_swap_is_the_new_agents_own(tiny: Tiny, agents: 
         session.engine.forward(encode=[(cold, prompt)])
         best = [
             int(session.engine.forward(decode=[(cold, ready.adapter_id)]).decoder[0].argmax())
-            for ready in session.agents
+            for ready in session.roster.agents
         ]
         assert best[0] != best[1], "the agents agree here, so the test could not fail"
         assert token == best[1]
@@ -189,12 +189,14 @@ def test_a_load_error_reaches_whoever_started_the_worker(tmp_path: Path) -> None
 def test_agents_that_do_not_fit_are_refused_or_marked(tiny: Tiny, agents: list[Agent], smollm2: Path) -> None:
     with Engine(smollm2, n_ctx=256) as engine:
         with pytest.raises(AdapterError, match=r"agent a: .*--instruction-only"):
-            make_ready(agents[:1], engine, Path, "", "")
-        (ready,) = make_ready(agents[:1], engine, Path, "", "", instruction_only=True)
+            make_roster(agents, engine).add("a")
+        ready = make_roster(agents, engine, instruction_only=True).add("a")
         assert ready.adapter_id is None
         assert "speaks as the base" in ready.notices[0]
-        with pytest.raises(RequestError, match="named twice"):
-            make_ready([base_agent(), base_agent()], engine, Path, "", "")
+        roster = make_roster([base_agent()], engine)
+        roster.add("base")
+        with pytest.raises(RequestError, match="base takes part already"):
+            roster.add("base")
 
 
 def test_closing_cancels_what_is_under_way_and_queued(tiny: Tiny, agents: list[Agent]) -> None:
@@ -256,3 +258,16 @@ def test_drafts_change_nothing_of_a_conversation(
             assert not isinstance(event, AnswerDone)
         del events
         assert session.engine.cells.n_used == session.engine.cells.length(session.sequence)
+
+
+def test_a_file_that_agents_read_already_is_not_added_again(session: Session) -> None:
+    file, changed = TextFile("a.txt", "one", 3), TextFile("a.txt", "two", 3)
+    assert list(session.run(AddFile(file))) == [FileAdded("a.txt")]
+    before = session.conversation.turns
+    assert list(session.run(AddFile(file))) == [FileAdded("a.txt", already=True)]
+    assert session.conversation.turns == before
+    assert list(session.run(AddFile(changed))) == [FileAdded("a.txt")]
+    assert len(session.conversation.turns) == len(before) + 1
+    # What has left the context is read no more.
+    session.conversation.leave_out(range(len(session.conversation.turns)))
+    assert list(session.run(AddFile(file))) == [FileAdded("a.txt")]

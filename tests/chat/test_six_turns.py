@@ -60,7 +60,7 @@ def test_counts_add_up_and_every_agent_reads_what_a_cold_run_reads(sessions: tup
         tokens = cells.tokens(session.sequence).tolist()
         cold = other.engine.cells.create()
         other.engine.forward(encode=[(cold, tokens)])
-        for ready, same in zip(session.agents, other.agents, strict=True):
+        for ready, same in zip(session.roster.agents, other.roster.agents, strict=True):
             warm_row = session.engine.forward(decode=[(session.sequence, ready.adapter_id)]).decoder
             cold_row = other.engine.forward(decode=[(cold, same.adapter_id)]).decoder
             differences.append(float(np.abs(warm_row - cold_row).max()))
@@ -86,7 +86,7 @@ def test_counts_add_up_and_every_agent_reads_what_a_cold_run_reads(sessions: tup
 
 def test_a_file_is_text_and_stands_before_the_question(sessions: tuple[Session, Session]) -> None:
     session, _ = sessions
-    free = 1024 - len(session.conversation.prompt())
+    free = 1024 - len(session.conversation.next_prompt())
     (weighed,) = session.run(Weigh(FILE))
     assert isinstance(weighed, FileWeighed)
     assert (weighed.name, weighed.n_bytes, weighed.n_free) == ("notes.md", 66, free)

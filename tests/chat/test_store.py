@@ -139,6 +139,9 @@ def test_a_database_of_version_1_is_read_as_before(tmp_path: Path) -> None:
     more = [*turns, QUESTION, SavedTurn("a", "a</think>b", (1, 2), False, 1)]
     store.save("0123abcd", more)
     assert Store(tmp_path / "s").turns("0123abcd") == more
+    store.rename("0123abcd", "Old")
+    assert [saved.title for saved in Store(tmp_path / "s").sessions()] == ["Old"]
+    assert store.search("what")[0].turn == 1
 
 
 @pytest.mark.parametrize("old", [True, False])

@@ -14,12 +14,14 @@ from icarus_local.chat.events import (
     AnswerStarted,
     ContextCut,
     ConversationBegun,
+    ConversationResumed,
     Event,
     FileAdded,
     FinishReason,
+    QuestionTakenBack,
     TextDelta,
 )
-from icarus_local.chat.requests import BeginAnew
+from icarus_local.chat.requests import BeginAnew, TakeBack
 from icarus_local.chat.totals import AgentTotals, Totals
 from tests.chat.chats import make_session
 from tests.tiny import Tiny
@@ -102,6 +104,24 @@ def test_in_a_new_conversation_each_holds_the_system_prompt() -> None:
     assert alone(totals)["c"] == 57
 
 
+def test_what_was_resumed_each_would_have_restored() -> None:
+    resumed = ConversationResumed("id", (), ())
+    totals = totals_of(*SMALL, resumed, answer("b", 300, 10, 5), answer("a", 315, 3, 2))
+    assert alone(totals) == {"a": 80 + 18, "b": 88 + 10}
+    # One who never spoke too, and after a new beginning no more than the shared one.
+    totals.add(answer("c", 320, 1, 1))
+    assert alone(totals)["c"] == 21
+    totals.add(ConversationBegun("other"))
+    totals.add(answer("d", 12, 30, 5))
+    assert alone(totals)["d"] == 30
+
+
+def test_what_was_taken_back_each_has_read_all_the_same() -> None:
+    totals = totals_of(*SMALL, QuestionTakenBack("what?", 2), answer("a", 90, 0, 10))
+    # It held 100, of which the first 90 are the prompt again.
+    assert alone(totals) == {"a": 80 + 0, "b": 88}
+
+
 def test_answers_at_once_take_nothing_from_each_other() -> None:
     begun = [ConversationBegun(""), answer("a", 12, 30, 5), answer("b", 40, 3, 6)]
     assert alone(totals_of(*SMALL, *begun, answer("a", 47, 11, 2))) == {"a": 80 + 30 + 11, "b": 88 + 31}
@@ -120,7 +140,8 @@ answers = st.builds(
     st.integers(0, 50),
     st.sampled_from(["stop", "length", "cancelled"]),
 )
-events = st.one_of(answers, answers, st.just(ContextCut(2, 9, (), 3)), st.just(ConversationBegun("")))
+others = [ContextCut(2, 9, (), 3), ConversationBegun(""), ConversationResumed("", (), ()), QuestionTakenBack("", 1)]
+events = st.one_of(answers, answers, st.sampled_from(others))
 
 
 @given(st.lists(events, max_size=20))
@@ -137,14 +158,14 @@ def test_sharing_never_costs_more_than_a_cache_for_each(given_events: list[Event
 
 
 def test_the_same_as_real_caches_of_their_own(tiny: Tiny, agents: list[Agent], tmp_path: Path) -> None:
-    """A conversation that is cut and begun anew; each agent's own cache holds what it has read and said."""
+    """A conversation that is cut, taken back and begun anew; each agent's own cache holds what it has read and said."""
     totals, caches, counted = Totals(), dict[str, list[int]](), dict.fromkeys("ab", 0)
     with ExitStack() as stack:
         session = make_session(tiny.path, agents[:2], stack, n_ctx=256)
         n_cut = 0
         for i in range(12):
-            if i == 9:
-                for event in session.run(BeginAnew()):
+            for request in {7: [TakeBack()], 9: [BeginAnew()]}.get(i, []):
+                for event in session.run(request):
                     totals.add(event)
             # Of one the other never reads.
             for event in session.ask(f"question {i} of some length", [["a", "b"], ["b"], ["a"]][i % 3]):

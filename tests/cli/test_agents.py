@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from icarus_local.chat.agents import Agent
-from icarus_local.chat.roster import make_ready
-from icarus_local.cli.agents import choose_agents, known_agents, locate_adapter
+from icarus_local.chat.roster import Roster
+from icarus_local.cli.agents import choose_agent, known_agents, locate_adapter
 from icarus_local.cli.main import main
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, RequestError
@@ -42,12 +42,12 @@ def test_what_is_nearer_to_the_command_line_wins(home: Path, tmp_path: Path) -> 
         "poet": str(given),
     }
     assert known["poet"].agent.instruction == "Given."
-    (poet,) = choose_agents("poet=x.gguf", 9, given)
+    poet = choose_agent("poet=x.gguf", 9, given)
     assert (poet.adapter, poet.instruction, poet.max_tokens) == ("x.gguf", "Given.", 9)
     with pytest.raises(RequestError, match="Known are base, coder, reviewer"):
-        choose_agents("nobody")
+        choose_agent("nobody")
     with pytest.raises(RequestError, match="base is the base model itself"):
-        choose_agents("base=x.gguf")
+        choose_agent("base=x.gguf")
 
 
 def test_the_command_lists_them(home: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_each_base_has_the_adapter_that_is_named_for_it(tiny: Tiny, tmp_path: Pa
     with Engine(tiny.path, n_ctx=256, device="cpu") as engine:
         family = engine.base.family_id
         fits = Agent(name="a", adapter="none.gguf", adapters={family[:16]: str(file), "0" * 12: "none.gguf"})
-        (ready,) = make_ready([fits], engine, locate_adapter, "", "")
+        ready = Roster(engine, lambda _: fits, locate_adapter, "", "").add("a")
         assert ready.adapter_id is not None
         assert ready.change_on_disk() == ""
         file.touch()
@@ -89,7 +89,7 @@ def test_each_base_has_the_adapter_that_is_named_for_it(tiny: Tiny, tmp_path: Pa
         with pytest.raises(
             AdapterError, match=r"no adapter for this base.*icarus-train run --agent b.*instruction-only"
         ):
-            make_ready([lacks], engine, locate_adapter, "", "")
-        (spoken,) = make_ready([lacks], engine, locate_adapter, "", "", instruction_only=True)
+            Roster(engine, lambda _: lacks, locate_adapter, "", "").add("b")
+        spoken = Roster(engine, lambda _: lacks, locate_adapter, "", "", instruction_only=True).add("b")
         assert spoken.adapter_id is None
         assert "speaks as the base" in spoken.notices[0]

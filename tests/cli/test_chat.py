@@ -151,7 +151,7 @@ def test_without_a_base_it_says_how_to_get_one(tmp_path: Path) -> None:
         (["chat", "--base", "/no/such.gguf"], "there is no file /no/such.gguf"),
         (["chat", "--agents", "base", "--n-ctx", "9999999"], "Give another --n-ctx"),
         (["chat", "--agents", "base", "--chat-template", "/no/such.jinja"], "/no/such.jinja cannot be read"),
-        (["chat", "--agents", "base,base"], "named twice"),
+        (["chat", "--agents", "base,base"], "base takes part already"),
         (["chat", "--agents", "base", "--parallel", "--rounds", "2"], "have no rounds"),
         (["chat", "--agents", "base", "--kv-type", "q8_0", "--state-kv-type", "f16"], "f16"),
         (["chat", "--agents", "base", "--base", __file__], "is not a GGUF file"),

@@ -81,7 +81,7 @@ def test_what_this_base_or_machine_lacks_is_one_line(
 
 
 def test_notices_of_the_engine_reach_the_person(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened(options: EngineOptions) -> Engine:
+    def opened(options: EngineOptions, _report: object = None) -> Engine:
         engine = Engine(Path(str(options.base)), n_ctx=options.n_ctx, device="cpu")
         engine.notices = ["this base is made up"]
         return engine
@@ -89,7 +89,7 @@ def test_notices_of_the_engine_reach_the_person(tiny: Tiny, monkeypatch: pytest.
     monkeypatch.setattr(EngineOptions, "open", opened)
     options = SessionOptions(EngineOptions(base=str(tiny.path), n_ctx=256), agents="base", save=False)
     with ExitStack() as stack:
-        _, record = open_session(options, stack)
+        _, record = open_session(options, stack, None, lambda _text, _fraction: None)
         assert record.notices == ("this base is made up",)
     result = CliRunner().invoke(main, ["doctor", "--base", str(tiny.path)])
     assert "notice: this base is made up\n" in result.output

@@ -102,6 +102,33 @@ def test_an_export_tells_what_is_no_longer_in_the_context() -> None:
     assert lines == [{"speaker": turn.speaker, "content": turn.text, "in_context": turn.in_context} for turn in TURNS]
 
 
+def test_conversations_are_looked_through() -> None:
+    session = saved(*TURNS)
+    other = saved(SavedTurn("user", "It is\x1b[2J what?", None))
+    assert run("sessions", "search", "IT IS").stdout.splitlines() == [
+        f"{other}  you: It is\ufffd[2J what?",
+        f"{session}  coder: It is 1.",
+    ]
+    lines = [json.loads(line) for line in run("sessions", "search", "it is 1", "--json").stdout.splitlines()]
+    assert lines == [{"id": session, "title": "What is x?", "turn": 4, "speaker": "coder", "excerpt": "It is 1."}]
+    nothing = run("sessions", "search", "nothing of it")
+    assert (nothing.exit_code, nothing.output) == (0, "")
+
+
+def test_a_title_is_shown_wherever_the_conversation_is() -> None:
+    session = saved(*TURNS)
+    assert run("sessions", "rename", session[:6], "About x").exit_code == 0
+    assert [found["title"] for found in listed()] == ["About x"]
+    assert "About x" in run("sessions", "list").stdout
+    assert run("sessions", "export", session).stdout.startswith("# About x\n\nConversation")
+    assert run("sessions", "search", "about").stdout == f"{session}  title: About x\n"
+    assert run("sessions", "rename", session, "").exit_code == 0
+    assert [found["title"] for found in listed()] == ["What is x?"]
+    refused = run("sessions", "rename", session, "x" * 121)
+    assert refused.exit_code == 1
+    assert "121 characters" in refused.output
+
+
 def test_the_list_ends_with_what_states_take_and_marks_the_first_to_go(monkeypatch: pytest.MonkeyPatch) -> None:
     old, new, without = saved(TURNS[2], state_bytes=100 << 20), saved(TURNS[2], state_bytes=600 << 20), saved(TURNS[2])
     os.utime(Store(sessions_folder()).state_file(old), (1, 1))
@@ -119,7 +146,7 @@ def test_the_list_ends_with_what_states_take_and_marks_the_first_to_go(monkeypat
 
 
 def test_what_is_not_there_is_said(tiny: Tiny) -> None:
-    for arguments in (("show", "x"), ("export", "x"), ("rm", "x")):
+    for arguments in (("show", "x"), ("export", "x"), ("rm", "x"), ("rename", "x", "title")):
         result = run("sessions", *arguments)
         assert result.exit_code == 1
         assert "there is no conversation x" in result.output
