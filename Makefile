@@ -10,7 +10,8 @@ chat: $(VENV)/.runtime
 	@$(BIN)/icarus-local chat --agents coder,reviewer $(ARGS)
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest --ignore=tests/tui
+	$(BIN)/pytest tests/tui --cov=icarus_tui --cov-branch --cov-report=term:skip-covered --cov-fail-under=90
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -31,7 +32,7 @@ $(VENV)/.runtime: pyproject.toml | $(VENV)/bin/python
 
 # Torch is asked for with the rest, so that one resolver run sees all bounds.
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[smollm2,train,dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[smollm2,train,bench,data,dev]"
 	@touch $@ $(VENV)/.runtime
 
 clean:

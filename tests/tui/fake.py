@@ -5,21 +5,48 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
+from icarus_local.base_choices import BaseChoice, Places, Pulling
 from icarus_local.chat.events import (
+    AgentsChanged,
+    AgentState,
     AnswerDone,
     AnswersJoined,
     AnswerStarted,
+    CacheUsed,
     ConversationBegun,
+    ConversationResumed,
     Event,
     FileAdded,
     FileWeighed,
     FinishReason,
+    QuestionTakenBack,
+    Said,
     TextDelta,
+    Transcribed,
 )
-from icarus_local.chat.reply import Chat, Opened, Said
-from icarus_local.chat.requests import AddFile, Ask, Join, Request, Weigh
+from icarus_local.chat.reply import Chat, Opened
+from icarus_local.chat.requests import (
+    AddAgent,
+    AddFile,
+    Ask,
+    BeginAnew,
+    Join,
+    ReloadAgent,
+    RemoveAgent,
+    Request,
+    Resume,
+    TakeBack,
+    Transcribe,
+    Weigh,
+)
+from icarus_local.chat.starting import Opening
+from icarus_local.chat.store import Store
+from icarus_local.errors import IcarusError, RequestError
+from icarus_local.settings import Settings
 
 HOLD = object()
 """In a script: wait until the request is cancelled."""
@@ -86,21 +113,13 @@ class FakeReply:
                 return
 
 
-def serve(request: Request) -> Iterable[object]:
-    """What comes of a request that is no question."""
-    match request:
-        case Weigh():
-            return [FileWeighed(request.file.name, request.file.n_bytes, request.file.n_bytes // 4, 4000)]
-        case AddFile():
-            return [FileAdded(request.file.name)]
-        case Join():
-            return [AnswersJoined((request.agent,))]
-        case _:
-            return [ConversationBegun("another")]
+def agent_state(name: str) -> AgentState:
+    adapter = "" if name == "base" else f"{name}.gguf"
+    return AgentState(name, name, adapter, 9 * 2**20 if adapter else 0, bool(adapter), 512)
 
 
 class FakeChat:
-    """Serves questions by `script`, and other requests by `serve`."""
+    """Serves questions by `script`, and other requests by `serve`. It keeps what was asked, as a session would."""
 
     def __init__(
         self,
@@ -109,30 +128,145 @@ class FakeChat:
         notices: Sequence[str] = (),
         n_ctx: int = 4096,
         before: Sequence[Said] = (),
+        conversation: str = "c0ffee00",
     ) -> None:
-        self.opened = Opened(tuple(agents), n_ctx, tuple(before), tuple(notices))
+        roster = tuple(map(agent_state, agents))
+        self.opened = Opened(roster, n_ctx, tuple(before), tuple(notices), conversation)
         self.script = script
-        self.serve: Callable[[Request], Iterable[object]] = serve
+        self.serve: Callable[[Request], Iterable[object]] = self.other
+        self.saved: dict[str, tuple[Said, ...]] = {}
         self.asked: list[tuple[str, tuple[str, ...]]] = []
         self.requests: list[Request] = []
         self.replies: list[FakeReply] = []
+        self.closed = False
+        self._answered: list[tuple[str, int]] = []
 
     def submit(self, request: Request) -> FakeReply:
         if isinstance(request, Ask):
             request.check(self.opened.agents)
             self.asked.append((request.text, request.names))
-            outcomes = self.script(request.text, request.names or self.opened.agents)
+            outcomes: Iterable[object] = self._ask(request)
         else:
             outcomes = self.serve(request)
         self.requests.append(request)
         self.replies.append(FakeReply(outcomes, self.replies[-1] if self.replies else None))
         return self.replies[-1]
 
+    def _ask(self, request: Ask) -> Iterator[object]:
+        n_answers = 0
+        for event in self.script(request.text, request.names or self.opened.agents):
+            yield event
+            if isinstance(event, AnswerDone) and event.generated:
+                n_answers += 1
+                tokens = event.reused + event.encoded + event.generated
+                yield CacheUsed(tokens, event.kv_bytes, len(self.opened.agents), event.kv_bytes_separate)
+        if n_answers:
+            self._answered.append((request.text, n_answers))
+
+    def other(self, request: Request) -> Iterator[object]:
+        """What comes of a request that is no question."""
+        match request:
+            case Weigh():
+                yield FileWeighed(request.file.name, request.file.n_bytes, request.file.n_bytes // 4, 4000)
+            case AddFile():
+                yield FileAdded(request.file.name)
+            case Join():
+                yield AnswersJoined((request.agent,))
+            case BeginAnew():
+                self._answered.clear()
+                yield ConversationBegun("another")
+                yield CacheUsed(10, 2**18, 2, 2**19)
+            case TakeBack():
+                if not self._answered:
+                    raise RequestError("there is no question to take back")
+                yield QuestionTakenBack(*self._answered.pop())
+            case Resume():
+                if request.conversation not in self.saved:
+                    raise RequestError(f"there is no conversation {request.conversation}")
+                yield ConversationResumed(request.conversation, self.saved[request.conversation], ("it goes on",))
+            case Transcribe():
+                yield Transcribed(f"the conversation as {request.form}\n")
+            case AddAgent() | RemoveAgent() | ReloadAgent():
+                yield self._changed(request)
+
+    def _changed(self, request: AddAgent | RemoveAgent | ReloadAgent) -> AgentsChanged:
+        name, roster = request.agent.partition("=")[0], list(self.opened.roster)
+        if isinstance(request, AddAgent):
+            roster.append(agent_state(name))
+        elif isinstance(request, RemoveAgent):
+            roster = [agent for agent in roster if agent.name != name]
+        self.opened = replace(self.opened, roster=tuple(roster))
+        return AgentsChanged(tuple(roster), f"{name}: {type(request).__name__}", ("a notice about it",))
+
     def close(self) -> None:
-        pass
+        self.closed = True
 
     def as_chat(self) -> Chat:
         return cast(Chat, self)
+
+
+class FakePlaces:
+    """One base that is here and nothing to fetch."""
+
+    def embedded(self) -> Sequence[BaseChoice]:
+        return [BaseChoice("smollm2", "/models/smollm2.gguf", 98_362_432, "embedded")]
+
+    def find(self) -> Iterator[BaseChoice]:
+        yield BaseChoice("~/models/llama.gguf", "/models/llama.gguf", 2 << 30, "llama")
+        yield BaseChoice(
+            "~/models/odd.gguf", "/models/odd.gguf", 1 << 20, "mamba, which this version does not run", False
+        )
+
+    def offers(self) -> Sequence[BaseChoice]:
+        return [BaseChoice("Qwen2.5 0.5B", "Qwen/Qwen2.5-0.5B-Instruct-GGUF/q4.gguf", None, "Apache-2.0")]
+
+    def size(self, offer: BaseChoice) -> int | None:
+        return 491_400_064
+
+    def pull(self, offer: BaseChoice) -> Pulling:
+        raise IcarusError("the Hub cannot be reached")
+
+    def remember(self, base: str) -> None:
+        pass
+
+
+class FakeHost:
+    """Opens one chat, or fails to."""
+
+    places: Places = FakePlaces()
+
+    def __init__(
+        self,
+        chat: FakeChat,
+        *,
+        folder: Path | None = None,
+        settings: Settings | None = None,
+        base: str | None = "tiny.gguf",
+        rounds: int = 1,
+        at_once: bool = False,
+    ) -> None:
+        self.chat, self.folder, self.base = chat, folder, base
+        self.settings = settings or Settings()
+        self.rounds, self.at_once = rounds, at_once
+        self.errors: list[IcarusError] = []
+        self.opened: list[str] = []
+        self.remembered: list[tuple[str, str, str]] = []
+
+    def open(self, base: str, opening: Opening) -> Chat:
+        self.opened.append(base)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.chat.as_chat()
+
+    def store(self) -> Store:
+        assert self.folder is not None, "this test keeps no conversations"
+        return Store(self.folder)
+
+    def known_agents(self) -> Sequence[tuple[str, str]]:
+        return [("base", "the base model"), ("coder", "the catalog"), ("math", "the catalog")]
+
+    def remember(self, section: str, key: str, value: str) -> None:
+        self.remembered.append((section, key, value))
 
 
 def holding(code: str) -> Script:

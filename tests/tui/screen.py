@@ -15,16 +15,20 @@ from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 from icarus_tui.app import IcarusApp
-from icarus_tui.prompt import Prompt, Taken
-from icarus_tui.status import Activity, Status
-from icarus_tui.transcript import Transcript
-from tests.tui.fake import FakeChat
+from icarus_tui.chat_screen import ChatScreen
+from icarus_tui.logs import LogBuffer
+from icarus_tui.prompt import Taken
+from icarus_tui.status import Activity, AgentBar, Meter
+from tests.tui.fake import FakeChat, FakeHost
 
 
 class Screen:
-    def __init__(self, app: IcarusApp, pilot: Pilot[None], chat: FakeChat) -> None:
-        self.app, self.pilot, self.chat = app, pilot, chat
-        self.prompt, self.transcript = app.query_one(Prompt), app.query_one(Transcript)
+    def __init__(self, app: IcarusApp, pilot: Pilot[None], host: FakeHost) -> None:
+        self.app, self.pilot, self.host, self.chat = app, pilot, host, host.chat
+        view = app.screen
+        assert isinstance(view, ChatScreen)
+        self.view = view
+        self.prompt, self.transcript = view.prompt, view.transcript
         self.sent = 0
         submit = self.prompt._submit
 
@@ -41,12 +45,16 @@ class Screen:
         return self.transcript.text
 
     @property
-    def status(self) -> str:
-        return str(self.app.query_one(Status).visual)
+    def meter(self) -> str:
+        return str(self.view.query_one(Meter).visual)
+
+    @property
+    def agents(self) -> str:
+        return str(self.view.query_one(AgentBar).visual)
 
     @property
     def activity(self) -> str:
-        return str(self.app.query_one(Activity).visual)
+        return str(self.view.query_one(Activity).visual)
 
     @property
     def placeholder(self) -> str:
@@ -56,7 +64,7 @@ class Screen:
     @property
     def footer(self) -> set[str]:
         """What the footer offers."""
-        return {key.description for key in self.app.query_one(Footer).query(FooterKey)}
+        return {key.description for key in self.app.screen.query_one(Footer).query(FooterKey)}
 
     def rows(self) -> list[str]:
         """What a terminal would show."""
@@ -97,10 +105,16 @@ class Screen:
 
 
 @asynccontextmanager
-async def screen(chat: FakeChat, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Screen]:
-    app = IcarusApp(chat.as_chat())
+async def screen(chat: FakeChat | FakeHost, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Screen]:
+    host = FakeHost(chat) if isinstance(chat, FakeChat) else chat
+    app = IcarusApp(host, LogBuffer())
     async with app.run_test(size=size) as pilot:
-        yield Screen(app, pilot, chat)
+        start = time.monotonic()
+        while not (isinstance(app.screen, ChatScreen) and app.screen.is_mounted and app.screen.prompt.has_focus):
+            assert time.monotonic() - start < 10, "the conversation did not open"
+            await asyncio.sleep(0.005)
+        await pilot.pause()
+        yield Screen(app, pilot, host)
 
 
 def on_screen(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -48,12 +48,14 @@ async def test_the_screen_says_what_would_be_an_answer() -> None:
         assert s.activity == "Add a.txt? y or n"
         assert s.placeholder == "y adds a.txt, anything else leaves it"
         assert "a.txt: 0.0 KiB, 4 tokens; 4000 are free\nAdd a.txt?" in s.text
-        await s.until(lambda: s.footer == {"Send", "Recall", "Quit", "Leave it"})
+        await s.until(
+            lambda: s.footer == {"Send", "Browse", "Find", "Sessions", "Agents", "Quit", "palette", "Leave it"}
+        )
         s.key("y", "enter")
         await s.idle()
         assert s.placeholder == "Ask all, or @name one. /help"
         assert "Add a.txt?" not in s.text
-        await s.until(lambda: s.footer == {"Send", "Recall", "Quit"})
+        await s.until(lambda: s.footer == {"Send", "Browse", "Find", "Sessions", "Agents", "Quit", "palette"})
 
 
 @pytest.mark.parametrize("answer", ["y", "yes", " Y "])
@@ -209,7 +211,7 @@ async def test_two_questions_are_asked_in_the_order_in_which_they_came() -> None
         await s.ask("code")
         await s.send("/add a.txt")
         await asked(s, "Add a.txt?")
-        s.app._do("/save-code x.py")
+        s.view._do("/save-code x.py")
         assert s.activity == "Add a.txt? y or n"
         await s.send("y")
         await asked(s, "Write 1 line of python to x.py?")
@@ -222,7 +224,7 @@ async def test_two_questions_are_asked_in_the_order_in_which_they_came() -> None
 @on_screen
 async def test_nothing_is_put_into_the_input_while_something_is_asked() -> None:
     async with screen(FakeChat(lambda text, names: [AnswerStarted("coder"), HOLD])) as s:
-        s.app._agenda.answers.append(CODE)
+        s.view.presenter.answers.append(CODE)
         await s.send("no word")
         await s.until(lambda: s.activity == "coder is reading")
         await s.send("/save-code x.py")

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from icarus_local.chat.events import AnswerDone, AnswerStarted, ContextCut, TextDelta
-from icarus_local.chat.figures import figures
-from icarus_local.chat.reply import Opened, Outcome
-from icarus_local.chat.requests import Ask, Request
+from icarus_local.chat.figures import cost
+from icarus_local.chat.reply import Outcome
+from icarus_local.chat.requests import Ask, Join, Request
 from icarus_local.errors import EngineDiedError, RequestError
-from icarus_tui.exchange import Exchange
 from icarus_tui.reader import _joined
 from tests.tui.fake import HOLD, FakeChat, FakeReply, done, echo
 from tests.tui.screen import on_screen, screen
@@ -45,24 +44,25 @@ def interleaved(text: str, names: Sequence[str]) -> Iterator[object]:
 @pytest.mark.parametrize("text", ["fast", "slowly"])
 @on_screen
 async def test_interleaved_answers_stand_each_under_its_name_with_its_own_figures(text: str) -> None:
-    async with screen(FakeChat(interleaved)) as s:
+    async with screen(FakeChat(interleaved), size=(120, 30)) as s:
         await s.ask(f"/all {text}")
         assert s.chat.requests == [Ask(text, at_once=True)]
         assert s.text.split("\n") == [
             *("", "you /all", text),
-            *("", "coder", "A", "B", figures(CODER)),
-            *("", "reviewer", "1", "2", "3", figures(REVIEWER)),
+            *("", "coder", "A", "B", cost(CODER)),
+            *("reviewer", "1", "2", "3", cost(REVIEWER)),
             "/keep AGENT leaves only one of these answers in the conversation",
         ]
 
 
 @on_screen
 async def test_who_answers_is_said_and_stopping_stops_all_who_still_do() -> None:
-    async with screen(FakeChat(interleaved)) as s:
+    async with screen(FakeChat(interleaved), size=(120, 30)) as s:
         await s.send("/all hold")
-        await s.until(lambda: figures(CODER) in s.text)
+        await s.until(lambda: cost(CODER) in s.text)
         assert s.activity == "reviewer is answering"
-        assert "MiB" not in s.status  # what all take is known when all have ended
+        assert "▶ reviewer" in s.agents
+        assert "▶ coder" not in s.agents
         s.key("escape")
         await s.idle()
         assert "coder\nA\nB\n[coder: " in s.text
@@ -73,14 +73,14 @@ async def test_who_answers_is_said_and_stopping_stops_all_who_still_do() -> None
         yield from (AnswerStarted("coder"), AnswerStarted("reviewer"))
         yield from (TextDelta("coder", "A"), HOLD)
 
-    async with screen(FakeChat(both)) as s:
+    async with screen(FakeChat(both), size=(120, 30)) as s:
         await s.send("/all x")
         await s.until(lambda: s.activity == "coder, reviewer are answering")
         s.key("escape")
         await s.idle()
         assert s.text.count(", stopped; ") == 2
         assert "coder stopped\nA\n[coder: " in s.text
-        assert "reviewer stopped\n\n[reviewer: " in s.text
+        assert "reviewer stopped\n[reviewer: " in s.text
         # There is nothing to choose from.
         assert "/keep" not in s.text
 
@@ -94,18 +94,54 @@ async def test_stopped_before_anybody_said_anything_all_is_taken_back() -> None:
         s.key("escape")
         await s.until(lambda: s.prompt.text == "/all @coder @reviewer x")
         await s.idle()
-        assert "MiB" not in s.status
+        assert "MiB" not in s.meter
         assert "/all" not in s.text
 
 
 @on_screen
-async def test_the_status_line_counts_what_all_branches_take() -> None:
-    async with screen(FakeChat(interleaved, agents=("coder", "reviewer", "base"))) as s:
-        await s.ask("/all @coder @reviewer x")
-        # 150 and 200 tokens would take 14 MiB without sharing: 8 MiB are 200 tokens.
-        assert "200/4096 tokens, 8.0 MiB; 2 separate caches: 14.0 MiB" in s.status
+async def test_the_answer_that_is_kept_is_marked_and_the_latest() -> None:
+    async with screen(FakeChat(interleaved), size=(120, 30)) as s:
+        await s.ask("/all x")
         await s.ask("/keep coder")
-        assert "150/4096 tokens, 6.0 MiB; 3 separate caches: 18.0 MiB" in s.status
+        assert "reviewer not kept" in s.text
+        assert "coder not kept" not in s.text
+        assert s.view.presenter.answers == ["A\nB"]
+        await s.ask("/regenerate")
+        assert s.chat.requests[-1] == Ask("x", at_once=True, attempt=1)
+        assert "not kept" not in s.text
+
+
+@on_screen
+async def test_only_an_answer_to_the_newest_question_can_be_kept() -> None:
+    async with screen(FakeChat(interleaved), size=(140, 40)) as s:
+        await s.ask("/all one")
+        await s.ask("/all two")
+        s.key("shift+tab")
+        await s.until(lambda: s.transcript.has_focus)
+        s.key("home", "down")
+        await s.until(lambda: s.transcript.target is not None and s.transcript.target.agent == "coder")
+        assert "Keep this one" not in s.footer
+        s.key("end")
+        await s.until(lambda: "Keep this one" in s.footer)
+        s.key("k")
+        await s.until(lambda: s.chat.requests[-1] == Join("coder"))
+        await s.idle()
+
+
+@on_screen
+async def test_who_said_nothing_at_once_counts_for_nothing() -> None:
+    def quiet(text: str, names: Sequence[str]) -> Iterator[object]:
+        if text != "at once":
+            yield from echo(text, ["coder"])
+            return
+        yield from (AnswerStarted("coder"), AnswerStarted("reviewer"), TextDelta("coder", "A"))
+        yield from (done("coder", "A"), done("reviewer", "", generated=0))
+
+    async with screen(FakeChat(quiet)) as s:
+        await s.ask("before")
+        await s.ask("/all at once")
+        await s.ask("/keep coder")
+        assert s.view.presenter.answers == ["coder heard: before", "A"]
 
 
 @on_screen
@@ -118,10 +154,10 @@ async def test_nobody_is_asked_twice_at_once() -> None:
 @on_screen
 async def test_what_a_question_means_can_be_said_once() -> None:
     async with screen(FakeChat()) as s:
-        s.app._at_once = True
+        s.host.at_once = True
         await s.ask("x")
         await s.ask("/rounds 2 y")
-        s.app._at_once, s.app._rounds = False, 3
+        s.host.at_once, s.host.rounds = False, 3
         await s.ask("z")
         assert s.chat.requests == [Ask("x", at_once=True), Ask("y", rounds=2), Ask("z", rounds=3)]
 
@@ -155,9 +191,11 @@ def thinking(text: str, names: Sequence[str]) -> Iterator[object]:
 async def test_a_thought_is_one_line_that_is_folded_when_the_answer_is_whole() -> None:
     async with screen(FakeChat(thinking)) as s:
         await s.ask("x")
-        (answer,) = [entry for entry in s.transcript._entries if isinstance(entry, Exchange)]
-        assert s.text.endswith(f"coder\nthought, 3 words\nDone.\n{figures(done('coder', ''))}")
-        assert [block.look for block in answer.blocks[3:]] == ["text", "quiet", "text", "quiet"]
+        assert s.text.endswith(f"coder\n▸ thought, 3 words\nDone.\n{cost(done('coder', ''))}")
+        s.key("ctrl+t")
+        await s.until(lambda: "coder\n▾ thought, 3 words\nLet me think\nDone.\n" in s.text)
+        s.key("ctrl+t")
+        await s.until(lambda: "Let me think" not in s.text)
 
 
 @on_screen
@@ -165,10 +203,10 @@ async def test_stopped_while_it_thinks_a_thought_is_folded_too() -> None:
     async with screen(FakeChat(thinking)) as s:
         await s.send("hold")
         await s.until(lambda: s.activity == "coder is thinking")
-        assert s.text.endswith("coder\nthinking …\n")
+        assert s.text.endswith("coder\n▸ thinking …")
         s.key("escape")
         await s.idle()
-        assert "coder stopped\nthought, 3 words\n" in s.text
+        assert "coder stopped\n▸ thought, 3 words\n" in s.text
         assert "thinking" not in s.text
 
 
@@ -176,7 +214,7 @@ async def test_stopped_while_it_thinks_a_thought_is_folded_too() -> None:
 async def test_a_thought_that_an_error_ends_is_folded_too() -> None:
     async with screen(FakeChat(thinking)) as s:
         await s.ask("fail")
-        assert "coder stopped\nthought, 3 words\n\n\nit failed" in s.text
+        assert "coder stopped\n▸ thought, 3 words\n\nit failed" in s.text
         assert s.prompt.text == ""
 
 
@@ -206,10 +244,29 @@ DIED = EngineDiedError("the engine ended unexpectedly (SIGABRT)", "It was starte
 
 
 @on_screen
+async def test_an_engine_that_dies_with_what_was_not_saved_leaves_nothing_to_ask_again() -> None:
+    def dies(text: str, names: Sequence[str]) -> Iterator[object]:
+        if text == "die":
+            chat.opened = replace(chat.opened, engine=1)
+            raise DIED
+        yield from echo(text, names)
+
+    chat = FakeChat(dies, conversation="")
+    async with screen(chat) as s:
+        await s.ask("before")
+        await s.send("die")
+        await s.until(lambda: s.prompt.text == "die")
+        s.key("f7", "delete")
+        await s.ask("after")
+        assert s.view.presenter.newest == Ask("after")
+        assert len(s.view.presenter._questions) == 1
+
+
+@on_screen
 async def test_what_an_engine_died_of_goes_back_into_the_input_whatever_was_said() -> None:
     def dies(text: str, names: Sequence[str]) -> Iterator[object]:
         if text == "next":
-            chat.opened = Opened(chat.opened.agents, 4096, conversation="c1")
+            chat.opened = replace(chat.opened, engine=1)
             yield from echo(text, names)
             return
         if text == "later":
@@ -239,7 +296,7 @@ async def test_what_an_engine_died_of_goes_back_into_the_input_whatever_was_said
 async def test_an_engine_that_died_while_nobody_asked_is_told_of_with_the_next_question(conversation: str) -> None:
     async with screen(FakeChat()) as s:
         await s.ask("before")
-        s.chat.opened = Opened(s.chat.opened.agents, 4096, conversation=conversation)
+        s.chat.opened = replace(s.chat.opened, engine=1, conversation=conversation)
         await s.ask("after")
         kept = "goes on" if conversation else "was not saved and begins anew"
         told = f"the engine had ended unexpectedly and was started again; the conversation {kept}"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 
 from icarus_local.chat.events import AnswerStarted, TextDelta
-from icarus_local.chat.figures import figures
+from icarus_local.chat.figures import cost
 from icarus_local.errors import ContextFullError
-from icarus_tui.looks import colour
+from icarus_tui.looks import agent_variables, colour
 from tests.tui.fake import HOLD, FakeChat, done, echo
 from tests.tui.screen import on_screen, screen
 
@@ -34,8 +34,8 @@ async def test_all_agents_answer_and_every_answer_has_its_figures() -> None:
         lines = s.text.split("\n")
         assert lines == [
             *("", "you", "What is 1+1?"),
-            *("", "coder", "coder heard: What is 1+1?", figures(done("coder", ""))),
-            *("", "reviewer", "reviewer heard: What is 1+1?", figures(done("reviewer", ""))),
+            *("", "coder", "coder heard: What is 1+1?", cost(done("coder", ""))),
+            *("", "reviewer", "reviewer heard: What is 1+1?", cost(done("reviewer", ""))),
         ]
 
 
@@ -43,18 +43,37 @@ async def test_all_agents_answer_and_every_answer_has_its_figures() -> None:
 async def test_names_are_in_the_agents_colours() -> None:
     async with screen(FakeChat(agents=("coder", "reviewer", "base"))) as s:
         await s.ask("@reviewer hello")
-        (name,) = [line for block in s.transcript._blocks for line in block.lines if line.plain == "reviewer"]
-        assert [span.style for span in name.spans] == [f"bold {colour(1)}"]
-        assert "coder reviewer base" in s.rows()[0]
-        assert len({colour(index) for index in range(8)}) == 8
+        (answer,) = s.transcript.entries[-1].answers()
+        (name,) = [line for block in answer.blocks() for line in block.lines if line.text == "reviewer"]
+        assert [span.style for span in name.spans or ()] == [f"bold {colour(1)}"]
+        assert "coder 9.0 MiB  reviewer 9.0 MiB  base" in s.rows()[0]
+        assert len(set(agent_variables(s.app.current_theme).values())) == 8
+
+
+@on_screen
+async def test_code_has_its_colours_when_its_block_has_come() -> None:
+    code = "Here:\n\n```python\ndef f(x):\n    return 'a'\n```\n"
+
+    def streaming(text: str, names: Sequence[str]) -> Iterator[object]:
+        yield AnswerStarted("coder")
+        for character in code:
+            # Each is drawn as it comes, before the block is whole.
+            yield from (TextDelta("coder", character), 0.02)
+        yield done("coder", code)
+
+    async with screen(FakeChat(streaming)) as s:
+        await s.ask("x")
+        (row,) = [strip for strip in s.app.screen._compositor.render_strips() if "return" in strip.text]
+        styles = {segment.text: segment.style.color for segment in row if segment.style}
+        assert styles["return"] != styles["a"]
 
 
 @on_screen
 async def test_the_status_line_shows_the_one_cache() -> None:
     async with screen(FakeChat()) as s:
-        assert "0/4096 tokens" in s.status
+        assert "0/4096 tokens" in s.meter
         await s.ask("hello")
-        assert "113/4096 tokens, 2.0 MiB; 2 separate caches: 4.0 MiB" in s.status
+        assert "113/4096 tokens · 2.0 MiB; 2 separate caches: 4.0 MiB" in s.meter
 
 
 @on_screen

@@ -7,17 +7,16 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from textual.content import Content
 
 from icarus_local.chat.events import AnswerStarted, TextDelta
 from icarus_local.chat.requests import Ask, Request
 from icarus_local.errors import RequestError
-from icarus_tui.block import Block
-from icarus_tui.looks import answer, literal
+from icarus_tui.looks import literal, neutral
 from tests.tui.fake import FakeChat, FakeReply, done
 from tests.tui.screen import Screen, on_screen, screen
+from tests.tui.view import view
 
 HOSTILE = [
     *("[/INST]", "[/]", "[bold", "[bold]x[/bold]", "[@click=app.quit]x[/]", "\\[x]", "$text-error", "[link=a:///]x"),
@@ -44,16 +43,28 @@ def harmless(s: Screen) -> bool:
     return not any(unicodedata.category(c) in ("Cc", "Cs") for row in s.rows() for c in row)
 
 
+PLAIN = [text for text in HOSTILE if not set(text) & set("`*~#\\") and not text.startswith("\n")]
+
+
+@on_screen
+async def test_answers_without_markdown_are_shown_character_by_character() -> None:
+    async with view() as s:
+        for text in PLAIN:
+            s.answered("q", f"{text}\n!")
+            assert f"\ncoder\n{shown(text)}\n!\n" in s.text
+
+
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 60)], ids=str)
 @on_screen
 async def test_answers_questions_and_errors_are_shown_as_they_are(size: tuple[int, int]) -> None:
     async with screen(FakeChat(sayer, notices=HOSTILE), size=size) as s:
         for text in HOSTILE:
-            assert s.app._submit(f"{text}\n!") == "sent"
+            assert s.view.submit(f"{text}\n!") == "sent"
             await s.idle()
             assert harmless(s)
             assert f"you\n{shown(text)}\n!\n" in s.text
-            assert f"coder\n{shown(text)}\n!\n" in s.text
+            said = iter(s.text.rpartition("\ncoder\n")[2])
+            assert [character for character in shown(text) if character.isalnum() and character not in said] == []
 
 
 @on_screen
@@ -65,7 +76,7 @@ async def test_errors_are_shown_as_they_are() -> None:
 
     async with screen(Refusing()) as s:
         for text in HOSTILE:
-            assert s.app._submit(f"{text}!") == "sent"
+            assert s.view.submit(f"{text}!") == "sent"
             await s.pilot.pause()
             assert harmless(s)
             assert f"you (taken back)\n{shown(text)}!\n\n{shown(text)}!" in s.text
@@ -79,48 +90,32 @@ async def test_hostile_names_cannot_be_addressed() -> None:
         await s.idle()
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_colouring_moves_no_character(text: str) -> None:
-    assert answer(text).plain == shown(text)
+@settings(max_examples=20, deadline=None)
+@given(st.text(st.sampled_from("`~*#>|-1. \n\tabc[]()\\$python{}'\"\x1b\x9b\r日\u200d👩"), max_size=120))
+@example("```nosuchlanguage\nx\n```")
+@example("```../../x\ny\n```")
+@example("```python\n'\x0c'\n\u2028\n```")
+def test_no_markdown_steers_the_terminal_or_stops_the_screen(text: str) -> None:
+    async def run() -> None:
+        async with view((30, 30)) as s:
+            exchange, name = s.exchange(text), text.replace("\n", " ")
+            exchange.begin_answer(name, 0)
+            for thought in (True, False):
+                exchange.append(TextDelta(name, text, thought))
+            exchange.end_answer(done(name, text))
+            s.transcript.toggle_thoughts()
+            await s.pilot.pause()
+            assert all(unicodedata.category(c) not in ("Cc", "Cs") for row in s.rows() for c in row)
+
+    asyncio.run(run())
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.sampled_from("`~*# \n\tabc[]\\$python{}'\"\x1b日"), max_size=120))
-def test_colouring_moves_no_character_of_anything(text: str) -> None:
-    coloured = answer(text)
-    assert coloured.plain == shown(text)
-    assert all(0 <= span.start <= span.end <= len(coloured.plain) for span in coloured.spans)
-
-
-def test_code_in_a_fence_is_coloured_and_prose_is_not() -> None:
-    coloured = answer("say **it**\n```python\nreturn 1\n```\nand `that`")
-    styles = {coloured.plain[span.start : span.end]: span.style for span in coloured.spans}
-    assert "return" in styles
-    assert styles["**it**"] == "bold"
-    assert "`that`" in styles
-    assert "say " not in styles
-    assert not answer("x" * 30_000 + "**a**").spans
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    pieces=st.lists(st.text(st.sampled_from("ab \n\t日🙂́"), max_size=12), max_size=20),
-    width=st.integers(1, 20),
-    seed=st.randoms(use_true_random=False),
-)
-def test_a_streamed_block_wraps_as_a_whole_one(pieces: list[str], width: int, seed: object) -> None:
-    def wrap(line: Content, look: str) -> list[object]:
-        return [line.plain[n : n + width] for n in range(0, max(1, len(line.plain)), width)]
-
-    streamed, whole = Block(Content("")), Block(literal("".join(pieces)))
-    for piece in pieces:
-        streamed.append(piece)
-        if seed.random() < 0.5:  # type: ignore[attr-defined]
-            streamed.wrap(wrap)  # type: ignore[arg-type]
-    for block in (streamed, whole):
-        block.wrap(wrap)  # type: ignore[arg-type]
-    assert streamed.rows == whole.rows
-    assert [line.plain for line in streamed.lines] == [line.plain for line in whole.lines]
+@given(st.text(st.characters(codec=None), max_size=40))
+def test_neutral_text_keeps_every_other_character(text: str) -> None:
+    shown = neutral(text)
+    assert len(shown) == len(text)
+    assert all(here in (there, "\ufffd") for here, there in zip(shown, text, strict=True))
+    assert all(unicodedata.category(c) not in ("Cc", "Cs") or c in "\n\t" for c in shown)
 
 
 def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +129,6 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
             colours = [colour.triplet for style in styles if style for colour in (style.color, style.bgcolor) if colour]
             assert colours
             assert all(colour is None or max(colour) - min(colour) <= 2 for colour in colours)
-            assert "coder reviewer" in s.rows()[0]
+            assert {"coder", "reviewer"} <= set(s.rows()[0].split())
 
     asyncio.run(run())

@@ -20,7 +20,16 @@ async def test_help_lists_every_command_and_key() -> None:
         s.key(*"/help", "enter")
         await s.until(lambda: "/quit: end the chat" in s.text)
         assert s.prompt.text == ""
-        for word in [*(f"/{name}" for name in COMMANDS), "Enter", "Esc", "Ctrl-C", "Ctrl-Q", "Up", "PageUp", "@name"]:
+        for word in [
+            *(f"/{name}" for name in COMMANDS),
+            "⏎ send",
+            "esc stop",
+            "^c copy, quit",
+            "^q quit",
+            "pgup back",
+            "c copy",
+            "@name",
+        ]:
             assert word in s.text
 
 
@@ -103,6 +112,38 @@ async def test_pasted_text_keeps_its_lines_and_loses_what_steers_a_terminal() ->
 
 
 @on_screen
+async def test_what_is_typed_or_pasted_while_browsing_belongs_to_the_input() -> None:
+    async with screen(FakeChat()) as s:
+        await s.ask("before")
+        s.key("shift+tab")
+        await s.until(lambda: s.transcript.has_focus)
+        s.app.post_message(events.Paste("a paste"))
+        await s.until(lambda: s.prompt.text == "a paste" and s.prompt.has_focus)
+        s.key("shift+tab")
+        await s.until(lambda: s.transcript.has_focus)
+        s.key("x", "y")
+        await s.until(lambda: s.prompt.text == "a pastexy")
+
+
+@on_screen
+async def test_ctrl_c_twice_quits_with_something_selected_and_beside_the_conversation() -> None:
+    async with screen(FakeChat()) as s:
+        s.key(*"draft", "f7")
+        await s.until(lambda: s.prompt.selected_text == "draft")
+        s.key("ctrl+c")
+        await s.until(lambda: s.app.clipboard == "draft")
+        s.key("f4")
+        await s.until(lambda: s.app.screen is not s.view)
+        s.key("ctrl+c")
+        await s.pilot.pause()
+        assert s.app.is_running
+        s.key("escape")
+        await s.until(lambda: s.app.screen is s.view)
+        s.key("ctrl+c", "ctrl+c")
+        await s.until(lambda: not s.app.is_running, within=2)
+
+
+@on_screen
 async def test_a_long_paste_leaves_the_conversation_its_room() -> None:
     async with screen(FakeChat(), size=(40, 10)) as s:
         s.app.post_message(events.Paste("\n".join(f"line {n}" for n in range(3_000))))
@@ -149,11 +190,11 @@ async def test_page_keys_scroll_back_and_the_stream_does_not_pull_forward() -> N
 @on_screen
 async def test_the_footer_offers_stop_only_while_it_would_stop_something() -> None:
     async with screen(FakeChat(lambda text, names: [AnswerStarted("coder"), HOLD])) as s:
-        await s.until(lambda: s.footer == {"Send", "Recall", "Quit"})
+        await s.until(lambda: s.footer == {"Send", "Browse", "Find", "Sessions", "Agents", "Quit", "palette"})
         await s.send("go")
-        await s.until(lambda: s.footer == {"Send", "Recall", "Quit", "Stop"})
+        await s.until(lambda: s.footer == {"Send", "Browse", "Find", "Sessions", "Agents", "Quit", "palette", "Stop"})
         s.key("escape")
-        await s.until(lambda: s.footer == {"Send", "Recall", "Quit"})
+        await s.until(lambda: s.footer == {"Send", "Browse", "Find", "Sessions", "Agents", "Quit", "palette"})
 
 
 @on_screen

@@ -63,9 +63,9 @@ async def test_200_turns_slow_neither_keys_nor_the_stream() -> None:
 
     async with screen(FakeChat(script)) as s:
         for n in range(200):
-            assert s.app._submit(f"question {n}") == "sent"
+            assert s.view.submit(f"question {n}") == "sent"
         # Not at the screen's pace: what is measured comes after it.
-        await s.until(lambda: s.app._drain() or (len(s.chat.asked) == 200 and not s.activity), within=40)  # type: ignore[func-returns-value]
+        await s.until(lambda: s.view.drain() or (len(s.chat.asked) == 200 and not s.activity), within=40)  # type: ignore[func-returns-value]
         await s.send("go")
         times = await key_times(s, 30)
         assert times[15] < KEY_S
@@ -79,7 +79,7 @@ async def test_terminals_of_every_size(size: tuple[int, int]) -> None:
         await s.ask("a question that is longer than a small terminal is wide")
         assert len(s.rows()) == size[1]
         words = ["Ask"] if size[1] >= 4 else []
-        words += ["coder", "113/4096", "Send", "separate ones]"] if size[0] >= 40 else []
+        words += ["coder", "113/4096", "Send", "tok/s]"] if size[0] >= 40 else []
         await s.until(lambda: all(any(word in row for row in s.rows()) for word in words))
 
 
@@ -95,7 +95,7 @@ async def test_resizing_while_an_answer_streams() -> None:
         await s.until(lambda: s.transcript.virtual_size.width > 90)
         assert s.transcript.scroll_offset.y == s.transcript.max_scroll_y
         assert " ".join(f"word{n}" for n in range(2_000)) in s.text
-        assert any("separate ones]" in row for row in s.rows())
+        assert any("tok/s]" in row for row in s.rows())
 
 
 @on_screen
@@ -104,7 +104,7 @@ async def test_nothing_is_done_while_nothing_happens() -> None:
         await s.ask("hello")
         await asyncio.sleep(0.3)
         drained = []
-        s.app._agenda._reader.take = lambda: drained.append(1) or []  # type: ignore[method-assign, func-returns-value]
+        s.view.agenda._reader.take = lambda: drained.append(1) or []  # type: ignore[method-assign, func-returns-value]
         await asyncio.sleep(0.3)
         assert drained == []
 

@@ -1,55 +1,35 @@
-"""The lines under way: one after another is served, and what comes of it is shown."""
+"""The lines under way: one after another is served, and the person is asked in between."""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from icarus_local.chat.commands import told
-from icarus_local.chat.events import (
-    AnswerDone,
-    AnswersJoined,
-    AnswerStarted,
-    ContextCut,
-    ConversationBegun,
-    TextDelta,
-)
-from icarus_local.chat.reply import Chat, Opened, Outcome
-from icarus_local.chat.requests import Request
-from icarus_local.errors import EngineDiedError, IcarusError
+from icarus_local.chat.lines import line_of
+from icarus_local.chat.reply import Chat, Outcome
+from icarus_local.chat.requests import Ask, Request
+from icarus_local.errors import IcarusError
 from icarus_tui.asking import Question, Questions
 from icarus_tui.errands import Errand, Reading, Steps
 from icarus_tui.exchange import Exchange, Notice
-from icarus_tui.looks import colour
-from icarus_tui.prompt import Prompt, Taken
+from icarus_tui.presenter import Presenter, View
+from icarus_tui.prompt import Taken
 from icarus_tui.reader import Reader
-from icarus_tui.status import Status
-from icarus_tui.transcript import Transcript
-
-logger = logging.getLogger(__name__)
 
 
 class Agenda:
-    """Holds lines back here and not in the chat: what is asked about a file comes before the question behind it.
-
-    Attributes:
-        answers: what the agents said, oldest first.
+    """Holds lines back here and not in the chat: what is asked about a file comes before the question behind it, and
+    what waits can still be changed.
     """
 
-    def __init__(
-        self, chat: Chat, transcript: Transcript, status: Status, prompt: Prompt, watch: Callable[[], None]
-    ) -> None:
+    def __init__(self, chat: Chat, view: View, presenter: Presenter, watch: Callable[[], None]) -> None:
         """Prepares; `watch` sees to it that `drain` is called from now on, until nothing is `busy`."""
-        self._chat, self._transcript, self._status, self._prompt = chat, transcript, status, prompt
+        self._chat, self._view, self._presenter = chat, view, presenter
         self._watch = watch
-        self._opened: Opened | None = chat.opened
-        self._colours = {name: colour(index) for index, name in enumerate(chat.opened.agents)}
         self._reader = Reader()
-        self._questions = Questions(prompt)
+        self._questions = Questions(view.prompt)
         self._queue: deque[Errand] = deque()
-        self.answers = [said.text for said in chat.opened.before if said.answer]
 
     # -- what the screen does ------------------------------------------------------------------------------------------
 
@@ -59,13 +39,13 @@ class Agenda:
         if self._queue:
             exchange.show_state("queued")
         self._queue.append(errand)
-        self._transcript.add(exchange)
+        self._view.transcript.add(exchange)
         self._advance(errand)
         self._serve()
 
     def do(self, exchange: Exchange, steps: Steps) -> None:
         """Does a line now; it may only ask the person."""
-        self._transcript.add(exchange)
+        self._view.transcript.add(exchange)
         self._advance(Errand(exchange, steps))
 
     def answer(self, line: str) -> Taken | None:
@@ -84,6 +64,16 @@ class Agenda:
             self._abandon(errand)
             self._serve()
 
+    def take_queued(self, exchange: Exchange | None = None) -> str | None:
+        """Takes a line out of the queue, the last where none is named, and gives it; None where it waits no more."""
+        for errand in reversed(list(self._queue)[1:]):
+            if exchange in (None, errand.exchange) and not isinstance(errand.step, Question):
+                self._queue.remove(errand)
+                errand.steps.close()
+                self._view.transcript.discard(errand.exchange)
+                return errand.exchange.line
+        return None
+
     def drain(self) -> None:
         """Shows what has come since the last time."""
         outcomes = self._reader.take()
@@ -92,9 +82,9 @@ class Agenda:
         for errand in read:
             self._advance(errand)
         for outcome in outcomes:
-            self._show(self._queue[0], outcome)
+            self._take(self._queue[0], outcome)
         if outcomes or read:
-            self._transcript.update()
+            self._view.transcript.update()
             self._serve()
 
     def close(self) -> None:
@@ -147,7 +137,7 @@ class Agenda:
             self._questions.put(step, partial(self._decided, errand))
         elif isinstance(step, Reading):
             self._watch()
-        self._transcript.update()
+        self._view.transcript.update()
 
     def _abandon(self, errand: Errand) -> None:
         errand.steps.close()
@@ -175,80 +165,43 @@ class Agenda:
             self._reader.follow(errand.reply)
             self._watch()
 
+    def _take(self, errand: Errand, outcome: Outcome) -> None:
+        """Takes what has come of a request."""
+        if isinstance(outcome, BaseException):
+            self._fail(errand, outcome)
+        elif outcome is not None:
+            errand.came = self._presenter.show(errand.exchange, outcome) or errand.came
+        elif errand.exchange.stopping:
+            if isinstance(errand.came, Ask):
+                # Stopped between a question that was taken back and the one in its place.
+                errand.exchange.line, errand.exchange.question = line_of(errand.came), errand.came
+            self._abandon(errand)
+        else:
+            self._advance(errand)
+
+    def _fail(self, errand: Errand, error: BaseException) -> None:
+        errand.error = error
+        self._presenter.fail(errand.exchange, error)
+
     def _end(self, errand: Errand) -> None:
         exchange = errand.exchange
         if errand in self._queue:
             self._queue.remove(errand)
         if self._queue:
             self._queue[0].exchange.show_state("")
-        if sum(done.generated > 0 for done in exchange.done) > 1 and not exchange.failed:
+        if exchange.at_once and sum(done.generated > 0 for done in exchange.done) > 1 and not exchange.failed:
             exchange.tell("/keep AGENT leaves only one of these answers in the conversation")
         if exchange.answered:
             return
         # The session has taken a question out of the conversation, and so does the screen. Where something is asked,
         # the input is for the answer.
-        back = not self.asks and self._prompt.put_back(exchange.line)
-        if exchange.failed:
+        back = not self.asks and self._view.prompt.put_back(exchange.line)
+        if exchange.failed or exchange.added:
             exchange.show_state("taken back" if exchange.question else "")
+        if exchange.failed:
             return
         where = "it is in the input again" if back else "Up brings it back"
         why = "Stopped before anybody answered" if exchange.stopping else "Nobody said anything"
-        self._transcript.discard(exchange)
-        self._transcript.add(Notice(f"{why}; the question was taken back, {where}."))
-
-    # -- what comes of requests ----------------------------------------------------------------------------------------
-
-    def _show(self, errand: Errand, outcome: Outcome) -> None:
-        exchange = errand.exchange
-        if outcome is not None and not isinstance(outcome, BaseException):
-            self._tell_of_restart(exchange)
-        match outcome:
-            case AnswerStarted():
-                exchange.begin_answer(outcome.agent, self._colours.get(outcome.agent, colour(0)))
-            case TextDelta():
-                exchange.append(outcome)
-            case AnswerDone():
-                exchange.end_answer(outcome)
-                self.answers.append(outcome.text)
-                if not exchange.open:
-                    self._status.show(exchange.done, exchange.at_once)
-            case ContextCut():
-                # Where nobody answers after it, it is undone with the question.
-                exchange.tell(told(outcome), stays=False)
-            case ConversationBegun():
-                exchange.tell(told(outcome), "break")
-                self._status.begin_anew()
-            case AnswersJoined():
-                exchange.tell(told(outcome))
-                self._status.keep(outcome.agents)
-            case BaseException():
-                self._fail(errand, outcome)
-            case None if exchange.stopping:
-                self._abandon(errand)
-            case None:
-                self._advance(errand)
-            case _:
-                exchange.tell(told(outcome))
-
-    def _fail(self, errand: Errand, error: BaseException) -> None:
-        if not isinstance(error, IcarusError):
-            logger.error("a request failed", exc_info=error)
-        errand.error = error
-        errand.exchange.fail(error)
-        if isinstance(error, EngineDiedError):
-            # It says itself that there is another.
-            self._opened = None
-            if not self._chat.opened.conversation:
-                self._status.begin_anew()
-
-    def _tell_of_restart(self, exchange: Exchange) -> None:
-        """An engine that died while nobody asked anything has told nobody; what comes now comes of the next one."""
-        before, self._opened = self._opened, self._chat.opened
-        if before is None or before is self._opened:
-            return
-        what = "the engine had ended unexpectedly and was started again; the conversation"
-        if self._opened.conversation:
-            exchange.tell(f"{what} goes on", stays=False)
-        else:
-            exchange.tell(f"{what} was not saved and begins anew", "break", stays=False)
-            self._status.begin_anew()
+        if not exchange.added:
+            self._view.transcript.discard(exchange)
+        self._view.transcript.add(Notice(f"{why}; the question was taken back, {where}."))

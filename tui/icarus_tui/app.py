@@ -1,4 +1,4 @@
-"""The screen: one conversation among several agents, with an input that is never blocked."""
+"""The program on the screen: it finds a base, loads it, and holds the conversation."""
 
 from __future__ import annotations
 
@@ -6,233 +6,144 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import ClassVar
 
-from textual import events
-from textual.app import App, ComposeResult
+from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.timer import Timer
-from textual.widgets import Footer
+from textual.dom import DOMNode
+from textual.screen import Screen
 
-from icarus_local.chat.commands import block_to_save
-from icarus_local.chat.lines import Command, help_lines, parse
+from icarus_local.chat.lines import COMMANDS
 from icarus_local.chat.reply import Chat
-from icarus_local.chat.requests import BeginAnew, Join, check_name
-from icarus_local.errors import IcarusError, RequestError
-from icarus_tui.agenda import Agenda
-from icarus_tui.errands import adding, asking, saving
-from icarus_tui.exchange import Exchange, Notice
-from icarus_tui.logs import held_logs
-from icarus_tui.prompt import Prompt, Taken
-from icarus_tui.status import Activity, Status
+from icarus_local.chat.starting import Opening
+from icarus_local.errors import IcarusError
+from icarus_tui import themes
+from icarus_tui.agents import AgentsScreen
+from icarus_tui.chat_screen import ChatScreen
+from icarus_tui.dialogs import AskLine, Confirm
+from icarus_tui.find_bar import FindBar
+from icarus_tui.host import Host
+from icarus_tui.keymap import bound, keymap
+from icarus_tui.loading import Left, LoadingScreen, Tell
+from icarus_tui.logs import LogBuffer, LogsScreen, held_logs
+from icarus_tui.looks import agent_variables
+from icarus_tui.prompt import Prompt
+from icarus_tui.sessions import SessionsScreen
 from icarus_tui.transcript import Transcript
+from icarus_tui.welcome import WelcomeScreen
 
-_DRAIN_S = 0.05
-_HINT_S = 2.0
-_PROMPT_ROWS = 8
+_QUIT_S = 2.0
 
-_HELP = """\
-A line is a question to all agents in turn; @name QUESTION asks one of them, or several. You may type ahead.
-Enter sends, Ctrl-J starts a new line, Tab completes a name, Up and Down recall what you sent, PageUp, PageDown scroll.
-Esc stops the answer in progress; stopped before anything was said, the question goes back into the input.
-Where the program asks, y agrees; a line that says something else, or Esc, leaves things as they are.
-Ctrl-C copies what the mouse selected; twice, it quits. Ctrl-Q quits.
-"""
+_PLACES: dict[str, type[DOMNode]] = {
+    "the conversation": ChatScreen,
+    "the input": Prompt,
+    "what was said": Transcript,
+    "finding": FindBar,
+    "loading": LoadingScreen,
+    "the first start": WelcomeScreen,
+    "the sessions": SessionsScreen,
+    "the agents": AgentsScreen,
+    "the log": LogsScreen,
+    "a question": Confirm,
+    "a line": AskLine,
+}
+"""Where keys do something, for what the settings say of them."""
 
 
 class IcarusApp(App[None]):
-    """The conversation over a chat that is open.
+    """One program, one conversation at a time."""
 
-    Args:
-        chat: serves the requests, in order.
-        rounds, at_once: what a question means that says nothing else, as in `Ask`.
-    """
+    TITLE = "icarus-local"
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+q", "quit", "Quit", priority=True, id="quit")]
 
-    CSS = """
-    Screen.-low Activity, Screen.-low Footer { display: none; }
-    Screen.-low Status { max-height: 1; }
-    """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (9, "-high")]  # noqa: RUF012 -- Textual annotates it as it does
-    ENABLE_COMMAND_PALETTE = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Leave it", priority=True),
-        Binding("escape", "stop", "Stop", priority=True),
-        Binding("ctrl+q", "quit", "Quit", priority=True),
-        Binding("ctrl+c", "interrupt", "Copy, quit", show=False, priority=True),
-        Binding("pageup", "scroll(-1)", "Back", show=False, priority=True),
-        Binding("pagedown", "scroll(1)", "Forth", show=False, priority=True),
-    ]
+    def __init__(self, host: Host, logs: LogBuffer) -> None:
+        """Prepares.
 
-    def __init__(self, chat: Chat, rounds: int = 1, at_once: bool = False) -> None:
-        super().__init__()
-        self._chat, self._rounds, self._at_once = chat, rounds, at_once
-        names = chat.opened.agents
-        self._transcript, self._prompt = Transcript(), Prompt(self._submit, names)
-        self._status, self._activity = Status(names, chat.opened.n_ctx), Activity()
-        self._agenda = Agenda(chat, self._transcript, self._status, self._prompt, self._watch)
-        self._drain_timer: Timer | None = None
-        self._escape: tuple[bool, bool] = (False, False)
-        self._hint, self._hint_until = "", 0.0
+        Raises:
+            RequestError: the settings name keys, actions or a theme that do not exist.
+        """
+        self.keymap = keymap(host.settings.keys, bound(_PLACES | {"everywhere": IcarusApp}))
+        super().__init__(ansi_color=themes.native_colours())
+        themes.apply(self, host.settings.screen.theme)
+        self._host, self.logs = host, logs
+        self._chat_screen: ChatScreen | None = None
         self._quit_until = 0.0
 
-    def compose(self) -> ComposeResult:
-        """Lays the screen out."""
-        yield self._status
-        yield self._transcript
-        yield self._activity
-        yield self._prompt
-        yield Footer(show_command_palette=False)
-
     def on_mount(self) -> None:
-        """Shows the notices and takes the keys."""
-        opened = self._chat.opened
-        for notice in (*[said.shown for said in opened.before], *opened.notices):
-            self._transcript.add(Notice(notice))
-        self._prompt.focus()
-        self._drain_timer = self.set_interval(_DRAIN_S, self._drain, pause=True)
+        """Begins."""
+        self.set_keymap(self.keymap)
         _on_termination(self.exit)
+        self.run_worker(self._begin())
 
-    def on_resize(self, event: events.Resize) -> None:
-        """Leaves the conversation most of a small terminal."""
-        self._prompt.styles.max_height = max(1, min(event.size.height // 4, _PROMPT_ROWS))
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """The agents' colours in the theme that there is."""
+        return agent_variables(self.current_theme)
 
-    def on_unmount(self) -> None:
-        """Lets go of everything that is under way."""
-        self.close()
+    async def _begin(self) -> None:
+        """Loads a base, the person's choice where there is none or it cannot be loaded, and opens the conversation."""
+        base = self._host.base
+        while True:
+            if base is None and (base := await self.push_screen_wait(WelcomeScreen(self._host.places))) is None:
+                self.exit()
+                return
+            outcome = await self.push_screen_wait(self._loading(base))
+            if not isinstance(outcome, Left):
+                self._chat_screen = ChatScreen(outcome, self._host, self.logs, self.keymap)
+                self.push_screen(self._chat_screen)
+                return
+            if outcome is Left.QUIT:
+                self.exit()
+                return
+            base = base if outcome is Left.AGAIN else None
+
+    def _loading(self, base: str) -> LoadingScreen[Chat]:
+        opening = Opening(lambda _text, _fraction: None)
+
+        def start(tell: Tell) -> Chat:
+            opening.tell = tell
+            return self._host.open(base, opening)
+
+        return LoadingScreen(base, start, opening.cancel, self.logs)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette offers: the commands that can be sent as lines."""
+        if isinstance(screen, ChatScreen):
+            for name, info in COMMANDS.items():
+                line = f"/{name}"
+                act = partial(screen.begin_line, f"{line} ") if info.takes else partial(screen.command, line)
+                yield SystemCommand(f"{line} {info.takes}".rstrip(), info.does, act)
+        else:
+            yield SystemCommand("Quit", "End the program", self.exit)
+
+    def action_help_quit(self) -> None:
+        """Ctrl-C twice quits where it has nothing to copy, beside the conversation too."""
+        if time.monotonic() < self._quit_until:
+            self.exit()
+        else:
+            self._quit_until = time.monotonic() + _QUIT_S
+            self.notify("Ctrl-C again quits", timeout=_QUIT_S)
 
     def close(self) -> None:
         """Stops all that is under way, so that the worker's end is not waited for."""
-        self._agenda.close()
-
-    def _submit(self, line: str) -> Taken:
-        """Takes a sent line."""
-        taken = self._agenda.answer(line)
-        if taken == "stays":
-            self._show_hint("Left as it is; Enter sends the line")
-        if taken is None:
-            taken = self._do(line) if line else "stays"
-        self._show_activity()
-        return taken
-
-    def _do(self, line: str) -> Taken:
-        try:
-            parsed = parse(line, self._rounds, self._at_once)
-            if isinstance(parsed, Command):
-                self._command(line, parsed)
-            else:
-                # Nobody answers twice at once.
-                names = tuple(dict.fromkeys(parsed.names)) if parsed.at_once else parsed.names
-                question = replace(parsed, names=names)
-                question.check(self._chat.opened.agents)
-                self._agenda.enqueue(Exchange(line, question), asking(question))
-        except IcarusError as error:
-            self._transcript.add(Notice(str(error), error=True))
-            return "stays"
-        return "sent"
-
-    def _command(self, line: str, command: Command) -> None:
-        exchange = Exchange(line)
-        match command.name:
-            case "quit":
-                self.exit()
-            case "add":
-                self._agenda.enqueue(exchange, adding(command.rest, exchange.tell))
-            case "save-code":
-                # What was answered can be saved now, whatever is being answered.
-                block, path = block_to_save(self._agenda.answers, command.rest)
-                self._agenda.do(exchange, saving(block, path, exchange.tell))
-            case "keep":
-                name, names = command.rest.removeprefix("@"), self._chat.opened.agents
-                if not name:
-                    raise RequestError("/keep wants the name of an agent", f"For example: /keep {names[0]}")
-                check_name(name, names)
-                self._agenda.enqueue(exchange, asking(Join(name)))
-            case "new":
-                self._agenda.enqueue(exchange, asking(BeginAnew()))
-            case _:
-                self._transcript.add(Notice(_HELP + "\n".join(help_lines())))
-
-    def _watch(self) -> None:
-        if self._drain_timer is not None:
-            self._drain_timer.resume()
-
-    def _drain(self) -> None:
-        """Shows what has come since the last time."""
-        if not self._transcript.is_attached:
-            return
-        self._agenda.drain()
-        self._show_activity()
-        if not self._agenda.busy and self._drain_timer is not None:
-            self._drain_timer.pause()
-
-    def _show_activity(self) -> None:
-        hinting = time.monotonic() < self._hint_until
-        self._activity.show(self._hint if hinting else self._agenda.doing)
-        escape = self._agenda.asks, self._agenda.stoppable
-        if self._escape != escape:
-            # Not more often: the footer is made anew each time.
-            self._escape = escape
-            self.refresh_bindings()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The footer offers only what would do something."""
-        if action == "leave":
-            return self._agenda.asks
-        return self._agenda.stoppable and not self._agenda.asks if action == "stop" else True
-
-    def action_leave(self) -> None:
-        """Leaves as it is what the program asks about."""
-        self._agenda.leave()
-        self._show_activity()
-
-    def action_stop(self) -> None:
-        """Stops the answer in progress; what is queued goes on."""
-        self._agenda.stop()
-        self._show_activity()
-
-    def action_scroll(self, pages: int) -> None:
-        """Scrolls the conversation by pages."""
-        if pages < 0:
-            self._transcript.scroll_page_up(animate=False)
-        else:
-            self._transcript.scroll_page_down(animate=False)
-
-    def action_interrupt(self) -> None:
-        """Copies a selection; without one, quits when pressed twice."""
-        if selected := self._prompt.selected_text or self.screen.get_selected_text():
-            self.copy_to_clipboard(selected)
-            self.screen.clear_selection()
-            self._show_hint(f"{len(selected)} characters sent to the terminal's clipboard")
-        elif time.monotonic() < self._quit_until:
-            self.exit()
-        else:
-            self._quit_until = time.monotonic() + _HINT_S
-            self._show_hint("Ctrl-C again quits" + ("; Esc stops the answer" if self.check_action("stop", ()) else ""))
-
-    def _show_hint(self, hint: str) -> None:
-        self._hint, self._hint_until = hint, time.monotonic() + _HINT_S
-        self.set_timer(_HINT_S + _DRAIN_S, self._show_activity)
-        self._show_activity()
+        if self._chat_screen is not None:
+            self._chat_screen.agenda.close()
 
 
-def run_tui(chat: Chat, rounds: int = 1, at_once: bool = False) -> None:
+def run_tui(host: Host) -> None:
     """Runs the screen until the person quits; the terminal is as before afterwards.
-
-    Args:
-        chat: open; the caller closes it.
-        rounds, at_once: what a question means that says nothing else, as in `Ask`.
 
     Raises:
         IcarusError: the screen failed; Textual has written the trace to stderr.
     """
-    app = IcarusApp(chat, rounds, at_once)
-    try:
-        with held_logs():
+    with held_logs() as logs:
+        app = IcarusApp(host, logs)
+        try:
             app.run()
-    finally:
-        app.close()
+        finally:
+            app.close()
     if app.return_code:
         raise IcarusError("the screen failed", "--plain works without it")
 

@@ -1,71 +1,86 @@
-"""What stands in the transcript: notices of the program, and lines that were sent and what came of them."""
+"""What stands in the transcript: notices of the program, lines that were sent and what came of them, and what was said
+in a conversation that goes on.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from typing import Literal
 
-from textual.content import Content
+from textual.content import Span
 
-from icarus_local.chat.events import AnswerDone, TextDelta
-from icarus_local.chat.figures import figures
+from icarus_local.chat.events import AnswerDone, Said, TextDelta
 from icarus_local.chat.requests import Ask
 from icarus_local.errors import EngineDiedError, IcarusError
-from icarus_tui.block import Block, Look
-from icarus_tui.looks import answer, literal
+from icarus_tui.answer import Answer, Thought
+from icarus_tui.block import Block, Mark, Stack, gap, text_block
+from icarus_tui.columns import Columns
+from icarus_tui.lines import Form, Line, Look
+from icarus_tui.looks import neutral
 
 QuestionState = Literal["", "queued", "taken back"]
+_QUESTION = Form("question")
+_OUT = "(no longer in the context)"
 
 
-class Entry(Protocol):
-    """Something that the transcript shows."""
+class Entry(Stack):
+    """Something that the transcript shows.
+
+    Attributes:
+        thoughts_shown: whether thoughts that begin are unfolded.
+    """
+
+    thoughts_shown = False
+
+    def thoughts(self) -> Iterator[Thought]:
+        """What agents thought in it."""
+        for answer in self.answers():
+            if answer.thought is not None:
+                yield answer.thought
+
+    def answers(self) -> Iterator[Answer]:
+        """What agents said in it."""
+        for node in self.nodes:
+            if isinstance(node, Answer):
+                yield node
+            elif isinstance(node, Columns):
+                yield from node.answers
 
     @property
-    def blocks(self) -> list[Block]:
-        """From top to bottom."""
+    def columns(self) -> Columns | None:
+        """The answers that are given at once, if there are any."""
+        return next((node for node in self.nodes if isinstance(node, Columns)), None)
 
 
-class Notice:
+class Notice(Entry):
     """Something the program says."""
 
     def __init__(self, text: str, error: bool = False) -> None:
-        self.blocks = [_gap(), Block(literal(text), "error" if error else "quiet")]
+        super().__init__([gap(), text_block(text, "error" if error else "quiet")])
 
 
-class _Said:
-    """One agent's answer as it comes."""
-
-    def __init__(self, agent: str, colour: str) -> None:
-        self.name, self.said = Block(literal(agent, f"bold {colour}")), Block(Content(""))
-        self.thought = Block(literal("thinking …"), "quiet")
-        self.pieces: list[str] = []
-        self.thoughts: list[str] = []
-
-    def close(self, stopped: bool) -> None:
-        """Colours the text, which is whole now, and folds the thought."""
-        self.said.replace(answer("".join(self.pieces)))
-        n = len("".join(self.thoughts).split())
-        self.thought.replace(literal(f"thought, {n} word{'' if n == 1 else 's'}"))
-        if stopped:
-            self.name.replace(Content.assemble(self.name.lines[0], literal(" stopped", "dim")))
-
-
-class Exchange:
+class Exchange(Entry):
     """A line that was sent, and what came of it: answers, and what the program says.
 
     Attributes:
         line: what was typed. question: what is asked by it, None where it is a command.
         answered: whether something came of it that stays. stopping: the person stopped it. failed: it ended with an
-            error. done: the latest answer, or all that were given at once, which all begin first.
+            error. added: files that its question named stay, whatever becomes of it.
+        queued: it waits. taken_back: it is not in the conversation. n_begun: how many answers have begun.
+        done: the latest answer, or all that were given at once, which all begin first.
     """
 
     def __init__(self, line: str, question: Ask | None = None) -> None:
+        super().__init__()
         self.line, self.question = line, question
-        self.answered = self.stopping = self.failed = False
+        self.answered = self.stopping = self.failed = self.added = self.queued = self.taken_back = False
         self.done: list[AnswerDone] = []
-        self._you = Block(Content(""), "question")
+        self.n_begun = 0
+        self._you = Block()
         self._asked: Block | None = None
-        self._open: dict[str, _Said] = {}
-        self.blocks = [_gap(), self._you]
+        self._open: dict[str, Answer] = {}
+        self._kept: set[str] = set()
+        self.splice(0, 0, [gap(), self._you])
         self.show_state("")
 
     @property
@@ -74,83 +89,145 @@ class Exchange:
         return bool(self._open)
 
     @property
+    def speaking(self) -> tuple[str, ...]:
+        """Who has the word."""
+        return tuple(self._open)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the program asks something of the person about it."""
+        return self._asked is not None
+
+    @property
     def at_once(self) -> bool:
         """Whether the answers are given at once."""
         return self.question is not None and self.question.at_once
+
+    @property
+    def undecided(self) -> bool:
+        """Whether one of its answers may be chosen to stay alone."""
+        several = sum(done.generated > 0 for done in self.done) > 1
+        return self.at_once and several and not (self.open or self.failed or self._kept)
 
     @property
     def doing(self) -> str:
         """Who has the word and does what with it, "" where nobody has it."""
         if not self._open:
             return ""
-        said = self._open.values()
-        spoke, thought = any(each.pieces for each in said), any(each.thoughts for each in said)
+        answers = self._open.values()
+        spoke, thought = any(each.said for each in answers), any(each.thought for each in answers)
         verb = "answering" if spoke else "thinking" if thought else "reading"
         return f"{', '.join(self._open)} {'is' if len(self._open) == 1 else 'are'} {verb}"
 
     def show_state(self, state: QuestionState) -> None:
         """Says beside the line what has become of it."""
+        self.queued, self.taken_back = state == "queued", state == "taken back"
         asked, to = self.question, ""
         if asked is not None:
             to = " /all" if asked.at_once else f" /rounds {asked.rounds}" if asked.rounds > 1 else ""
             to += "".join(f" @{name}" for name in asked.names)
-        beside = literal(f" ({state})" if state else "", "dim")
-        you = Content.assemble(literal("you", "bold"), literal(to), beside)
-        self._you.replace(Content("\n").join([you, literal(self.line if asked is None else asked.text)]))
+        text = self.line if asked is None else asked.text
+        self._you.replace(_question_lines(f"you{to}", f"({state})" if state else "", text))
+        if asked is not None:
+            self._you.marks = (Mark("question", 0, len(self._you.lines), lambda: text),)
 
-    def begin_answer(self, agent: str, colour: str) -> None:
-        """An agent has the word, beside those who have it already."""
+    def begin_answer(self, agent: str, index: int) -> None:
+        """An agent has the word, beside those who have it already; `index` is its colour's."""
         self.done = []
-        self._open[agent] = said = _Said(agent, colour)
-        self.blocks += [_gap(), said.name, said.said]
+        self.n_begun += 1
+        self._open[agent] = answer = Answer(agent, index, self.thoughts_shown)
+        if not self.at_once:
+            self.splice(len(self.nodes), 0, [gap(), answer])
+            return
+        if self.columns is None:
+            self.splice(len(self.nodes), 0, [gap(), Columns()])
+        assert self.columns is not None
+        self.columns.add(answer, index)
 
     def append(self, delta: TextDelta) -> None:
-        """More of an answer; a thought is not shown, only that there is one."""
-        said = self._open[delta.agent]
-        if not delta.thought:
-            said.pieces.append(delta.text)
-            said.said.append(delta.text)
-            return
-        if not said.thoughts:
-            self._put_after(said.name, said.thought)
-        said.thoughts.append(delta.text)
+        """More of an answer, or of the thought before it."""
+        answer = self._open[delta.agent]
+        if delta.thought:
+            answer.think(delta.text)
+        else:
+            answer.say(delta.text)
 
     def end_answer(self, done: AnswerDone) -> None:
-        """An answer is whole, or was stopped: colours its text and shows what it cost."""
+        """An answer is whole, or was stopped: shows what it cost."""
         self.answered = self.answered or done.generated > 0
         self.done.append(done)
-        said = self._open.pop(done.agent)
-        said.close(stopped=done.finish_reason == "cancelled")
-        self._put_after(said.said, Block(literal(figures(done)), "quiet"))
+        self._open.pop(done.agent).end(done, stopped=done.finish_reason == "cancelled")
+
+    def keep(self, name: str) -> None:
+        """Of answers that were given at once, that of `name` stays in the conversation, beside those kept before."""
+        if self.columns is None:
+            return
+        self._kept.add(name)
+        for place, answer in enumerate(self.columns.answers):
+            answer.dim = answer.agent not in self._kept
+            answer.call("not kept" if answer.dim else "")
+            if answer.agent == name:
+                self.columns.show(place)
 
     def tell(self, text: str, look: Look = "quiet", stays: bool = True) -> None:
         """The program says something of it; `stays` where the line has come to something by that."""
         self.answered = self.answered or stays
-        self.blocks.append(Block(literal(text), look))
+        self.add(text_block(text, look))
 
     def ask(self, text: str) -> None:
         """The program asks; "" where that is decided."""
         if self._asked is not None:
-            self.blocks.remove(self._asked)
-        self._asked = Block(literal(text)) if text else None
+            self.remove(self._asked)
+        self._asked = text_block(text) if text else None
         if self._asked is not None:
-            self.blocks.append(self._asked)
+            self.add(self._asked)
 
     def fail(self, error: BaseException) -> None:
         """A request ended with an error."""
         self.failed = True
         # A session keeps what was said before it failed; with its process, an answer in progress is gone.
-        said = any(each.pieces or each.thoughts for each in self._open.values())
+        said = any(each.said or each.thought for each in self._open.values())
         self.answered = self.answered or (said and not isinstance(error, EngineDiedError))
         for each in self._open.values():
-            each.close(stopped=True)
+            each.end(stopped=True)
         self._open.clear()
         text = str(error) if isinstance(error, IcarusError) else f"{type(error).__name__}: {error}"
-        self.blocks += [_gap(), Block(literal(text), "error")]
-
-    def _put_after(self, block: Block, new: Block) -> None:
-        self.blocks.insert(self.blocks.index(block) + 1, new)
+        self.splice(len(self.nodes), 0, [gap(), text_block(text, "error")])
 
 
-def _gap() -> Block:
-    return Block(Content(""))
+class Past(Entry):
+    """A turn of a conversation that goes on.
+
+    Attributes:
+        said: the turn.
+    """
+
+    def __init__(self, said: Said, index: int) -> None:
+        """`index` is the colour of the agent who said it."""
+        super().__init__([gap()])
+        self.said = said
+        out = "" if said.in_context else _OUT
+        if said.answer:
+            answer = Answer(said.who, index)
+            if said.thought:
+                answer.think(said.thought)
+            answer.say(said.text)
+            answer.end()
+            answer.call(out)
+            self.add(answer)
+        elif said.file:
+            self.add(text_block(f"{said.text} was added {out}".rstrip(), "quiet"))
+        else:
+            block = Block(_question_lines(said.who, out, said.text))
+            block.marks = (Mark("question", 0, len(block.lines), lambda: said.text),)
+            self.add(block)
+
+
+def _question_lines(who: str, beside: str, text: str) -> list[Line]:
+    who = neutral(who)
+    head = f"{who} {beside}" if beside else who
+    spans = (Span(0, len("you"), "bold"), Span(len(who), len(head), "dim"))
+    return [
+        Line(head, _QUESTION, spans[: 1 + bool(beside)]),
+        *(Line(line, _QUESTION) for line in neutral(text).split("\n")),
+    ]

@@ -3,75 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from textual.content import Content, Span
-from textual.highlight import highlight
+from textual.theme import Theme
 
 from icarus_local.chat.figures import printable
 
-# Readable on Textual's own dark background; more agents than colours take them in turn.
-_COLOURS = ("#7fb8ff", "#ffb86c", "#8fe388", "#e59cf0", "#f2d76b", "#6fd8d8", "#ff9a9a", "#c3b1ff")
+# Readable on every background that Textual's themes have; more agents than colours take them in turn.
+_ON_DARK = ("#8cc2ff", "#ffb86c", "#93e68c", "#ecabf5", "#f2d76b", "#7de0e0", "#ffacac", "#cbbcff")
+_ON_LIGHT = ("#004f9e", "#7a3e00", "#1d5c1d", "#7d1f8a", "#5c4a00", "#00565c", "#971717", "#4b35a8")
+_ANSI_ON_DARK = ("bright_blue", "bright_yellow", "bright_green", "bright_magenta", "bright_cyan", "bright_red")
+_ANSI_ON_LIGHT = ("blue", "red", "green", "magenta", "cyan", "yellow")
+_COLOURS = len(_ON_DARK)
 
-_LONGEST_STYLED = 20_000  # characters; more stays plain, so that no answer holds the screen
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[\w+#.-]*)[^`\n]*")
-_HEADING = re.compile(r" {0,3}#{1,6} .*")
-_INLINE = re.compile(r"(?P<code>`[^`\n]+`)|(?P<strong>\*\*[^*\n]+\*\*)")
 
 
 def colour(index: int) -> str:
-    """The colour of the agent who stands at `index` among the agents."""
-    return _COLOURS[index % len(_COLOURS)]
+    """The style of the agent who stands at `index` among the agents, in the variables of `agent_variables`."""
+    return f"$agent-{index % _COLOURS}"
+
+
+def agent_variables(theme: Theme) -> dict[str, str]:
+    """The agents' colours as variables of a theme; the terminal's own where the theme uses them."""
+    if theme.ansi:
+        names = _ANSI_ON_DARK if theme.dark else _ANSI_ON_LIGHT
+        colours: tuple[str, ...] = tuple(f"ansi_{name}" for name in names)
+    else:
+        colours = _ON_DARK if theme.dark else _ON_LIGHT
+    return {f"agent-{index}": colours[index % len(colours)] for index in range(_COLOURS)}
+
+
+def neutral(text: str) -> str:
+    """`text`, character by character: what could steer the terminal or cannot be encoded is a replacement."""
+    return _LONE_SURROGATE.sub("\ufffd", printable(text))
 
 
 def literal(text: str, style: str = "") -> Content:
-    """`text` character by character; what could steer the terminal or cannot be encoded shows as a replacement."""
-    shown = _LONE_SURROGATE.sub("\ufffd", printable(text))
+    """`text` as `neutral` gives it, in one style."""
+    shown = neutral(text)
     return Content(shown, [Span(0, len(shown), style)] if style and shown else None)
-
-
-def answer(text: str) -> Content:
-    """A finished answer: headings, bold, code and fenced code are coloured, and every character stays where it was,
-    so that what is copied is what the agent wrote.
-    """
-    plain = literal(text)
-    if len(plain.plain) > _LONGEST_STYLED:
-        return plain
-    return Content(plain.plain, list(_spans(plain.plain)))
-
-
-def _spans(text: str) -> Iterator[Span]:
-    start, fence, language, code_start = 0, "", "", 0
-    for line in text.split("\n"):
-        end = start + len(line)
-        match = _FENCE.fullmatch(line)
-        if fence:
-            closing = line.strip()
-            if closing.startswith(fence) and not closing.strip(fence[0]):
-                yield from _code_spans(text, code_start, start - 1, language)
-                yield Span(start, end, "dim")
-                fence = ""
-        elif match:
-            fence, language, code_start = match["fence"], match["language"], end + 1
-            yield Span(start, end, "dim")
-        elif _HEADING.fullmatch(line):
-            yield Span(start, end, "bold")
-        else:
-            for inline in _INLINE.finditer(line):
-                style = "$text-accent" if inline["code"] else "bold"
-                yield Span(start + inline.start(), start + inline.end(), style)
-        start = end + 1
-    if fence:
-        yield from _code_spans(text, code_start, len(text), language)
-
-
-def _code_spans(text: str, start: int, end: int, language: str) -> Iterator[Span]:
-    code = text[start:end]
-    if not language or not code:
-        return
-    # A tab size of 0 leaves tabs alone; the offsets would be wrong else.
-    coloured = highlight(code, language=language, tab_size=0)
-    if coloured.plain == code:
-        for span in coloured.spans:
-            yield Span(start + span.start, start + span.end, span.style)

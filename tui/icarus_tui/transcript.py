@@ -1,181 +1,321 @@
-"""The conversation as one scrolling widget. It draws the rows that are seen, so that neither a long conversation nor
-a long answer slows the keys down.
-"""
+"""The conversation: entries in which a person finds text, and walks from target to target."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
-from textual.content import Content
-from textual.geometry import Size
-from textual.scroll_view import ScrollView
-from textual.selection import Selection
-from textual.strip import Strip
-from textual.style import Style
-from textual.timer import Timer
-from textual.visual import Visual
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Span
+from textual.message import Message
 
-from icarus_tui.block import Block, Look, Row
-from icarus_tui.exchange import Entry
+from icarus_local.chat.code import CodeBlock
+from icarus_tui.answer import Thought
+from icarus_tui.block import Cell, Kind, Node
+from icarus_tui.browse import Place, column_of
+from icarus_tui.columns import Columns
+from icarus_tui.exchange import Entry, Exchange, Past
+from icarus_tui.find import Finder, row_of
+from icarus_tui.paint import MARGIN
+from icarus_tui.view import EntriesView
 
-_RESIZE_S = 0.1  # wrapping waits until the terminal has kept its size for so long
+_ACTIONS = ("copy", "save", "edit", "regenerate", "keep", "remove")
+_OFFERED: list[tuple[str, tuple[object, ...]]] = [
+    ("fold", ()),
+    ("go_aside", (1,)),
+    *(("ask", (name,)) for name in _ACTIONS),
+]
 
 
-class _Place(NamedTuple):
-    block: Block
-    row: Row
-    source: int  # the row's source line, counted from the transcript's first
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the person stands on.
 
-
-class Transcript(ScrollView, can_focus=False):
-    """All entries. It stays at its end until it is scrolled back; the keys stay with the input."""
-
-    DEFAULT_CSS = """
-    Transcript {
-        height: 1fr; padding: 0 0 0 1; overflow-x: hidden; overflow-y: scroll; scrollbar-size-vertical: 1;
-        & > .transcript--question { background: $boost; }
-        & > .transcript--quiet { color: $text-muted; }
-        & > .transcript--error { color: $text-error; }
-        & > .transcript--break { background: $accent-muted; color: $text-accent; text-style: bold; }
-    }
+    Attributes:
+        kind: what it is. entry: what it is in. text: its source. agent: whose it is, "" where it is the person's.
+        code: the block where it is one.
     """
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "transcript--text",
-        "transcript--question",
-        "transcript--quiet",
-        "transcript--error",
-        "transcript--break",
-    }
 
-    def __init__(self) -> None:
+    kind: Kind
+    entry: Entry
+    text: str
+    agent: str = ""
+    code: CodeBlock | None = None
+
+
+class Transcript(EntriesView, can_focus=True):
+    """All entries. It stays at its end until it is scrolled back. Where it has the keys, a person walks about in it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "Before", show=False, id="target_before"),
+        Binding("down", "move(1)", "Next", show=False, id="target_next"),
+        Binding("pageup", "page(-1)", "A page back", show=False, id="page_back"),
+        Binding("pagedown", "page(1)", "A page on", show=False, id="page_on"),
+        Binding("home", "go_to_end(-1)", "First", show=False, id="target_first"),
+        Binding("end", "go_to_end(1)", "Last", show=False, id="target_last"),
+        Binding("left", "go_aside(-1)", "Left", id="left"),
+        Binding("right", "go_aside(1)", "Right", id="right"),
+        Binding("enter,space", "fold", "Fold, unfold", id="fold"),
+        Binding("c", "ask('copy')", "Copy", id="copy"),
+        Binding("s", "ask('save')", "Save", id="save"),
+        Binding("e", "ask('edit')", "Edit", id="edit"),
+        Binding("r", "ask('regenerate')", "Ask again", id="regenerate"),
+        Binding("k", "ask('keep')", "Keep this one", id="keep"),
+        Binding("d", "ask('remove')", "Remove", id="remove"),
+        Binding("escape,tab,shift+tab", "go_back", "Back to the input", id="go_back"),
+    ]
+
+    @dataclass
+    class Asked(Message):
+        """A person wants something done with a target: copy, save, edit, regenerate, keep or remove."""
+
+        action: str
+        target: Target
+
+    class Left(Message):
+        """The keys are to go elsewhere."""
+
+    @dataclass
+    class Typed(Message):
+        """A character was typed that means nothing here."""
+
+        character: str
+
+    def __init__(self, thoughts_shown: bool = False) -> None:
+        """`thoughts_shown`: whether thoughts are unfolded."""
         super().__init__()
-        self._entries: list[Entry] = []
-        self._blocks: list[Block] = []
-        self._row_starts: list[int] = []
-        self._line_starts: list[int] = []
-        self._width = 0
-        self._following = True
-        self._resize_timer: Timer | None = None
+        self._place = Place(self._entries)
+        self._finder = Finder()
+        self._thoughts_shown = thoughts_shown
+        self._offered: list[bool | None] = []
 
-    @property
-    def allow_select(self) -> bool:
-        """Text can be selected with the mouse."""
-        return True
-
-    @property
-    def text(self) -> str:
-        """Everything that is shown, as it was written."""
-        return "\n".join(line.plain for block in self._blocks for line in block.lines)
+    # -- entries -------------------------------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> None:
         """Adds at the end and goes there."""
-        self._entries.append(entry)
-        self._following = True
-        self.update()
+        self._fold(entry)
+        super().add(entry)
 
     def discard(self, entry: Entry) -> None:
         """Takes an entry out."""
-        self._entries.remove(entry)
+        self._finder.forget(entry)
+        super().discard(entry)
+
+    def clear(self) -> None:
+        """Takes all out."""
+        for entry in self.entries:
+            self._finder.forget(entry)
+        super().clear()
+
+    def toggle_thoughts(self) -> None:
+        """Folds all thoughts, or unfolds them."""
+        self._thoughts_shown = not self._thoughts_shown
+        for entry in self.entries:
+            self._fold(entry)
         self.update()
 
-    def update(self) -> None:
-        """Shows what has changed in the entries."""
-        self._blocks = [block for entry in self._entries for block in entry.blocks]
-        if self._width:
-            for block in self._blocks:
-                block.wrap(self._wrap)
-        self._row_starts = list(accumulate((len(block.rows) for block in self._blocks), initial=0))
-        self._line_starts = list(accumulate((len(block.lines) for block in self._blocks), initial=0))
-        self.virtual_size = Size(self._width, self._row_starts[-1])
-        self._follow()
+    def entries_changed(self, changed: list[Node]) -> None:
+        """Looks again in them for what is looked for, and whether the person stands on something that is there."""
+        self._finder.update(changed)
+        self._place.check()
+        if self.has_focus:
+            if self._place.spot is None:
+                self._place.go_near(self.scroll_offset.y + self.size.height - 1)
+            self._show_offers()
+
+    def is_current(self, cell: Cell) -> bool:
+        """Whether the person stands on a cell's line, and has the keys here."""
+        return self.has_focus and self._place.holds(cell.block, cell.line)
+
+    def marked(self, cell: Cell) -> list[Span]:
+        """What is found in a cell's line."""
+        return [
+            Span(match.start, match.end, "bold reverse" if match == self._finder.current else "bold underline")
+            for match in self._finder.on_line(cell.block, cell.line)
+        ]
+
+    def _fold(self, entry: Entry) -> None:
+        entry.thoughts_shown = self._thoughts_shown
+        for thought in entry.thoughts():
+            thought.fold(self._thoughts_shown)
+
+    # -- finding -------------------------------------------------------------------------------------------------------
+
+    def find(self, text: str) -> int:
+        """Marks `text` wherever it is shown, whatever its case, and says how often; "" takes the marks away."""
+        self.lay_out()
         self.refresh()
+        return self._finder.find(text, self.entries)
 
-    def on_resize(self) -> None:
-        """Wraps anew at another width, at once the first time, and else when the terminal has come to rest."""
-        self._follow()
-        if not self._width:
-            self._wrap_anew()
-        elif self._width != self.scrollable_content_region.width:
-            if self._resize_timer is not None:
-                self._resize_timer.stop()
-            self._resize_timer = self.set_timer(_RESIZE_S, self._wrap_anew)
-
-    def notify_style_update(self) -> None:
-        """Draws everything anew in other colours."""
-        super().notify_style_update()
-        if self._width:
-            self._wrap_anew()
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Scrolled back, it stays there; at the end, it follows what comes."""
-        super().watch_scroll_y(old_value, new_value)
-        self._following = new_value >= self.max_scroll_y
-
-    def render_line(self, y: int) -> Strip:
-        """One row of the screen."""
-        width = self.scrollable_content_region.width
-        place = self._place(self.scroll_offset.y + y)
-        if place is None:
-            return Strip.blank(width, self.rich_style)
-        strip = self._selected(place) or place.row.strip
-        background = self._style(place.block.look).background_style.rich_style
-        column = _column(strip)
-        return strip.apply_offsets(column, place.source).adjust_cell_length(width, background)
-
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text as it was written, without the breaks of wrapping."""
-        lines = [line.plain for block in self._blocks for line in block.lines]
-        spans = ((line, selection.get_span(number)) for number, line in enumerate(lines))
-        chosen = [line[span[0] : None if span[1] == -1 else span[1]] for line, span in spans if span is not None]
-        return "\n".join(chosen), "\n"
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """Draws the selection."""
+    def find_next(self, step: int) -> int:
+        """Goes to the next match, or with -1 to the one before, and gives its index; -1 where there is none. At first
+        that is the nearest one from the top of the view on, or up to its end.
+        """
+        self.lay_out()
+        top = self.scroll_offset.y
+        index = self._finder.step(step, top if step > 0 else top + self.size.height - 1)
+        if self._finder.current is not None:
+            row = row_of(self._finder.current)
+            self._show_rows(row, row + 1)
         self.refresh()
+        return index
 
-    def _place(self, number: int) -> _Place | None:
-        if not self._row_starts or not 0 <= number < self._row_starts[-1]:
+    # -- walking about -------------------------------------------------------------------------------------------------
+
+    @property
+    def target(self) -> Target | None:
+        """What the person stands on."""
+        spot, entry = self._place.spot, self._place.entry
+        if spot is None or entry is None:
             return None
-        index = bisect_right(self._row_starts, number) - 1
-        block = self._blocks[index]
-        row = block.rows[number - self._row_starts[index]]
-        return _Place(block, row, self._line_starts[index] + row.line)
+        mark = spot.mark
+        return Target(mark.kind, entry, mark.text(), mark.agent, None if mark.code is None else mark.code())
 
-    def _selected(self, place: _Place) -> Strip | None:
-        selection = self.text_selection
-        span = None if selection is None else selection.get_span(place.source)
-        if span is None:
-            return None
-        line = place.block.lines[place.row.line]
-        style = Style.from_styles(self.screen.get_component_styles("screen--selection"))
-        marked = line.stylize(style, span[0], len(line) if span[1] == -1 else span[1])
-        rows = self._wrap(marked, place.block.look)
-        return rows[place.row.part] if place.row.part < len(rows) else None
+    def on_focus(self) -> None:
+        """Stands on what is in view."""
+        top, height = self.scroll_offset.y, self.size.height
+        rows = None if self._place.spot is None else self._place.spot.rows
+        if rows is None or rows[1] <= top or rows[0] >= top + height:
+            self._place.go_near(top + height - 1)
+        self._went()
 
-    def _wrap(self, line: Content, look: Look) -> list[Strip]:
-        strips = Visual.to_strips(self, line, self._width, None, self._style(look), apply_selection=False)
-        return strips or [Strip.blank(0)]
+    def on_click(self, event: events.Click) -> None:
+        """Stands on what was clicked, goes to a tab, folds a thought."""
+        self.lay_out()
+        row = self.scroll_offset.y + event.y
+        if self.text_selection or not 0 <= row < self._entries.height:
+            return
+        cells = [cell for cell in self._entries.cells(row) if cell.x <= event.x and cell.number >= 0]
+        cell = cells[-1] if cells else None
+        if cell is None or cell.part < 0:
+            return
+        self._click(cell, event.x)
+        self._went(scroll=False)
 
-    def _wrap_anew(self) -> None:
-        self._width = self.scrollable_content_region.width
-        for block in self._blocks:
-            block.unsettle()
+    def _click(self, cell: Cell, x: int) -> None:
+        columns = cell.block.parent if isinstance(cell.block.parent, Columns) else None
+        if columns is not None:
+            tab = columns.tab_at(cell.block.part(cell.line, cell.part)[0] + x - MARGIN - cell.x)
+            if tab is not None:
+                self._place.show_column(columns, tab)
+                self.update()
+            return
+        beside = column_of(cell.block)
+        if beside is not None:
+            beside[0].show(beside[1])
+        if self._place.go_to(cell.block, cell.line) and isinstance(cell.block, Thought):
+            self.action_fold()
+        elif beside is not None:
+            self.update()
+
+    def on_key(self, event: events.Key) -> None:
+        """Passes on what is typed and means nothing here."""
+        if event.is_printable and event.character and not self._is_bound(event.key):
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Typed(event.character))
+
+    def _is_bound(self, key: str) -> bool:
+        own = {bound for bound, _ in self._bindings}
+        return key in own or key in self.screen.active_bindings
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The footer offers only what would do something."""
+        kind = None if self._place.spot is None else self._place.spot.mark.kind
+        if action == "ask":
+            return kind is not None and self._offers(str(parameters[0]), kind)
+        if action == "go_aside":
+            return self._place.columns is not None
+        return kind == "thought" if action == "fold" else True
+
+    def _offers(self, action: str, kind: Kind) -> bool:
+        entry = self._place.entry
+        exchange = entry if isinstance(entry, Exchange) else None
+        match action:
+            case "save":
+                return kind == "code"
+            case "edit":
+                return kind == "question"
+            case "regenerate":
+                return kind in ("question", "answer") and self._is_newest(entry)
+            case "keep":
+                asked = [other for other in self.entries if isinstance(other, Exchange) and other.question is not None]
+                return kind == "answer" and exchange is not None and exchange.undecided and asked[-1] is exchange
+            case "remove":
+                return kind == "question" and exchange is not None and exchange.queued
+        return True
+
+    def _is_newest(self, entry: Entry | None) -> bool:
+        """Whether an entry asks or answers the newest question, and that is answered."""
+        for other in reversed(self.entries):
+            match other:
+                case Exchange(question=asked, queued=False, taken_back=False) if asked is not None:
+                    return entry is other and not other.open
+                case Past(said=said) if not (said.answer or said.file):
+                    return entry is not None and entry.place >= other.place
+        return False
+
+    def action_move(self, step: int) -> None:
+        """Goes to the next target, or to the one before."""
+        self._place.move(step)
+        self._went()
+
+    def action_page(self, step: int) -> None:
+        """Goes to a target about a page away."""
+        row = self.scroll_offset.y + (self.size.height - 1 if step > 0 else 0)
+        if self._place.spot is not None:
+            row = self._place.spot.rows[0]
+        self._place.go_near(row + step * max(1, self.size.height - 1))
+        self._went()
+
+    def action_go_to_end(self, step: int) -> None:
+        """Goes to the last target, or to the first."""
+        self._place.go_near(self._entries.height if step > 0 else 0)
+        self._went()
+
+    def action_go_aside(self, step: int) -> None:
+        """Goes to the next column or tab."""
+        self._place.go_aside(step)
         self.update()
+        self._went()
 
-    def _style(self, look: Look) -> Style:
-        return self.get_visual_style(f"transcript--{look}")
+    def action_fold(self) -> None:
+        """Folds a thought, or unfolds it."""
+        block = None if self._place.spot is None else self._place.spot.block
+        if isinstance(block, Thought):
+            block.fold(not block.shown)
+            # Not to the end of what is unfolded: its first line stays where it is.
+            self._following = False
+            self.update()
+            self._following = self.scroll_offset.y >= self.max_scroll_y
 
-    def _follow(self) -> None:
-        if self._following and not self.is_vertical_scrollbar_grabbed:
-            self.scroll_end(animate=False, immediate=True, x_axis=False)
+    def action_ask(self, action: str) -> None:
+        """Has something done with the target."""
+        if (target := self.target) is not None:
+            self.post_message(self.Asked(action, target))
 
+    def action_go_back(self) -> None:
+        """Leaves the keys to the input."""
+        self.post_message(self.Left())
 
-def _column(strip: Strip) -> int:
-    """Where in its source line a row begins, as Textual noted it for selecting."""
-    for segment in strip:
-        if segment.style is not None and "offset" in segment.style.meta:
-            column: int = segment.style.meta["offset"][0]
-            return column
-    return 0
+    def _went(self, scroll: bool = True) -> None:
+        """The person stands elsewhere."""
+        if scroll and self._place.spot is not None:
+            self._show_rows(*self._place.spot.rows)
+        self.refresh()
+        self._show_offers()
+
+    def _show_offers(self) -> None:
+        """Has the footer made anew where other keys do something; it takes its time."""
+        offers = [self.check_action(*action) for action in _OFFERED]
+        if offers != self._offered:
+            self._offered = offers
+            self.refresh_bindings()
+
+    def _show_rows(self, first: int, end: int) -> None:
+        """Scrolls as little as shows these rows, the first of them in any case."""
+        top, height = self.scroll_offset.y, self.size.height
+        if end > top + height:
+            top = end - height
+        self.scroll_to(y=min(top, first), animate=False, force=True)
