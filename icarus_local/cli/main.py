@@ -43,9 +43,8 @@ class _Chat(click.Command):
 @main.command(cls=_Chat)
 @click.option(
     "--agents",
-    default="coder,reviewer",
-    show_default=True,
-    help="Who answers, in this order: names of `icarus-local agents`, or NAME=FILE.gguf for an adapter of one's own.",
+    help="Who answers, in this order: names of `icarus-local agents`, or NAME=FILE.gguf for an adapter of one's own. "
+    "[default: coder,reviewer where they fit the base, else the base itself]",
 )
 @_AGENTS_FILE
 @engine_options

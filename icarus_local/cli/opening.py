@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from icarus_local.chat.agents import Agent
+from icarus_local.chat.agents import BASE_NAME, Agent
 from icarus_local.chat.events import Said
 from icarus_local.chat.keeper import Keeper
 from icarus_local.chat.reply import Opened
@@ -22,19 +22,25 @@ from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.engine.base import Report
 from icarus_local.engine.content import content_id
 from icarus_local.engine.engine import Engine
-from icarus_local.errors import IcarusError
+from icarus_local.errors import AdapterError, IcarusError
 from icarus_local.paths import state_dir
 from icarus_local.text.sandbox import MAX_SIZE
 from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
 
+DEFAULT_AGENTS = "coder,reviewer"
+
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a conversation is opened with; it crosses to the engine's process."""
+    """What a conversation is opened with; it crosses to the engine's process.
+
+    Attributes:
+        agents: as `--agents` takes them. None is `DEFAULT_AGENTS`, as far as they fit the base, else the base itself.
+    """
 
     engine: EngineOptions
-    agents: str
+    agents: str | None
     max_tokens: int | None = None
     chat_template: Path | None = None
     instruction_only: bool = False
@@ -80,9 +86,14 @@ def load(
     *,
     chat_template: Path | None = None,
     instruction_only: bool = False,
+    as_far_as_they_fit: bool = False,
     report: Report | None = None,
 ) -> Loaded:
-    """Loads base, template and agents, as they are given and `choose` finds them; `stack` closes them."""
+    """Loads base, template and agents, as they are given and `choose` finds them; `stack` closes them.
+
+    With `as_far_as_they_fit` an agent without an adapter for the base is left out and told of; where all are, the base
+    speaks.
+    """
     for given in agents:
         # A base takes seconds to load, a wrong name none to see.
         choose(given)
@@ -97,7 +108,15 @@ def load(
     for given in agents:
         if report is not None:
             report(f"agent {given.partition('=')[0]}", None)
-        notices += roster.add(given).notices
+        try:
+            notices += roster.add(given).notices
+        except AdapterError as error:
+            if not as_far_as_they_fit:
+                raise
+            notices.append(f"{given} takes no part: {error.what.removeprefix(f'agent {given}: ')}")
+    if not roster.agents:
+        roster.add(BASE_NAME)
+        notices.append("the base itself answers; --agents, or /agents add, names others that fit it")
     return Loaded(engine, tokenizer, template, roster, notices)
 
 
@@ -107,11 +126,12 @@ def open_session(
     """Opens a conversation, or the one that an engine died of; `stack` closes it."""
     loaded = load(
         options.engine,
-        [given.strip() for given in options.agents.split(",")] if restart is None else restart.agents,
+        _split(options.agents or DEFAULT_AGENTS) if restart is None else restart.agents,
         stack,
         partial(choose_agent, max_tokens=options.max_tokens, agents_file=options.agents_file),
         chat_template=options.chat_template,
         instruction_only=options.instruction_only,
+        as_far_as_they_fit=options.agents is None,
         report=report,
     )
     notices = loaded.notices
@@ -138,6 +158,10 @@ def open_session(
         before, conversation = history(keeper.turns), keeper.id
         notices = [*notices, *keeper.notices]
     return session, session.opened(before, notices, conversation)
+
+
+def _split(agents: str) -> list[str]:
+    return [given.strip() for given in agents.split(",")]
 
 
 def sessions_folder() -> Path:

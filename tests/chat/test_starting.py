@@ -173,3 +173,16 @@ def test_weights_that_are_copied_are_counted_in_bytes(tmp_path: Path) -> None:
     assert len(fractions) == len(told) - 1
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
+
+
+def test_where_nobody_was_named_those_who_do_not_fit_the_base_take_no_part(tiny: Tiny, tmp_path: Path) -> None:
+    engine = EngineOptions(str(tiny.path), n_ctx=256)
+    with EngineProcess(partial(open_session, SessionOptions(engine, None, save=False))) as chat:
+        assert chat.opened.agents == ("base",)
+        told = " ".join(chat.opened.notices)
+        assert "coder takes no part: " in told
+        assert "reviewer takes no part: " in told
+        assert "the base itself answers" in told
+    # Somebody who was named is missed.
+    with pytest.raises(AdapterError, match="agent coder"):
+        EngineProcess(partial(open_session, SessionOptions(engine, "coder", save=False)))

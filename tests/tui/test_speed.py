@@ -72,7 +72,7 @@ async def test_200_turns_slow_neither_keys_nor_the_stream() -> None:
         await s.idle()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (20, 4), (40, 10), (200, 60)], ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (20, 4), (40, 10), (300, 100)], ids=str)
 @on_screen
 async def test_terminals_of_every_size(size: tuple[int, int]) -> None:
     async with screen(FakeChat(notices=["a notice " * 10]), size=size) as s:
