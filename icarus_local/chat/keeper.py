@@ -126,7 +126,7 @@ class Keeper:
             self.notices.append(f"conversation {self.id} goes on: {n} tokens will be encoded again: {error.what}")
             return
         session.engine.cells.drop(session.sequence)
-        session.sequence = restored.sequence
+        session.cached.sequence = restored.sequence
         # The process may have died after something was taken back.
         session.cached.shorten()
         tokens = session.engine.cells.tokens(restored.sequence)

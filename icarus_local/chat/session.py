@@ -88,10 +88,6 @@ class Session:
         """The conversation's in the cache; answers given at once replace it."""
         return self.cached.sequence
 
-    @sequence.setter
-    def sequence(self, sequence: int) -> None:
-        self.cached.sequence = sequence
-
     def opened(self, before: Sequence[Said] = (), notices: Sequence[str] = (), conversation: str = "") -> Opened:
         """The record of this conversation, which is about to be held; see `Opened`."""
         self._told_agents, self._told_cache = agents, cache = self.roster.states, self._used()
@@ -281,7 +277,7 @@ class Session:
             answered = self._answered(branches)
             if answered:
                 self.engine.cells.drop(self.sequence)
-                self.sequence = answered[0][1]
+                self.cached.sequence = answered[0][1]
 
     def _prompts(self, speakers: Sequence[ReadyAgent]) -> list[list[int]]:
         """What each agent would read if it alone were asked."""
@@ -327,7 +323,7 @@ class Session:
                 conversation.leave_out(range(start, len(conversation.turns)))
         if self.sequence != chosen[1]:
             # Its own cells join with it: nothing of its answer is encoded again.
-            self.sequence, before = chosen[1], self.sequence
+            self.cached.sequence, before = chosen[1], self.sequence
             branches.sequences.remove(before)
             self.engine.cells.drop(before)
         self._settle()

@@ -32,7 +32,7 @@ def main() -> None:
         def work() -> None:
             keeper = Keeper(Store(folder), session, tokenizer, id_)
             session.cached.reuse(engine.cells.tokens(session.sequence).tolist())  # all of it counts
-            for session.sequence in itertools.cycle([longer, shorter]):
+            for session.cached.sequence in itertools.cycle([longer, shorter]):
                 keeper.idle()
                 time.sleep(0.001)
 

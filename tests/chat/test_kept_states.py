@@ -33,7 +33,7 @@ def test_while_idle_the_state_is_written_where_it_is_not_the_one_on_disk(world: 
         assert world.restored(keeper.id) == (ids(session), session.engine.kv_bytes(session.sequence))
         # Another sequence of the same length, as after a fork.
         tokens = ids(session)
-        session.sequence = session.engine.cells.fork(session.sequence, len(tokens) - 2)
+        session.cached.sequence = session.engine.cells.fork(session.sequence, len(tokens) - 2)
         session.engine.forward(encode=[(session.sequence, [9, 9])])
         keeper.idle()
         finish_writing(keeper)
