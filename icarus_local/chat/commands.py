@@ -21,7 +21,7 @@ from icarus_local.chat.events import (
     QuestionTakenBack,
     RoundsEnded,
 )
-from icarus_local.chat.figures import mib
+from icarus_local.chat.figures import counted, mib
 from icarus_local.chat.files import TextFile, expand, read_text_file, split_paths
 from icarus_local.chat.requests import AddAgent, ReloadAgent, RemoveAgent, check_name
 from icarus_local.chat.transcripts import Form, form_of
@@ -65,7 +65,7 @@ def block_to_save(answers: Iterable[str], rest: str) -> tuple[CodeBlock, Path]:
     number = int(match["n"] or (1 if len(blocks) == 1 else 0))
     if not 1 <= number <= len(blocks):
         listed = "; ".join(f"{i}: {_described(block)}" for i, block in enumerate(blocks, 1))
-        held = _counted(len(blocks), "code block")
+        held = counted(len(blocks), "code block")
         raise RequestError(f"the answer holds {held}: {listed}", "Say which: /save-code N FILE")
     block = blocks[number - 1]
     return block, _file_named("save-code", match["file"], block.suggested_name)
@@ -126,12 +126,8 @@ def roster_lines(agents: Iterable[AgentState]) -> list[str]:
 
 
 def _described(block: CodeBlock) -> str:
-    lines = _counted(block.text.removesuffix("\n").count("\n") + bool(block.text), "line")
+    lines = counted(block.text.removesuffix("\n").count("\n") + bool(block.text), "line")
     return f"{lines}{f' of {block.language}' if block.language else ''}"
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def question_before_saving(block: CodeBlock, path: Path, replaces: bool) -> str:
@@ -163,7 +159,7 @@ def told(event: Event) -> str:
         case ConversationResumed():
             text = "; ".join(event.notices) or f"conversation {event.conversation} goes on"
         case QuestionTakenBack():
-            answers = f" and {_counted(event.answers, 'answer')} to it" if event.answers else ""
+            answers = f" and {counted(event.answers, 'answer')} to it" if event.answers else ""
             text = f"the newest question{answers} left the conversation"
         case AgentsChanged():
             text = "; ".join(filter(None, (event.told, *event.notices)))

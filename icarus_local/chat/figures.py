@@ -29,6 +29,11 @@ def _cost(done: AnswerDone) -> str:
     )
 
 
+def counted(n: int, what: str) -> str:
+    """A number of things."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def mib(n_bytes: int) -> str:
     """Bytes as MiB."""
     return f"{n_bytes / 2**20:.1f} MiB"

@@ -10,6 +10,8 @@ from pathlib import Path
 from icarus_local.chat.files import TextFile, read_text_file
 
 MENTION = re.compile(r"(?<!\S)@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<word>[^\s\"]+))")
+"""What names a file where there is one."""
+
 _ENDS = ".,:;!?)]}'"
 
 

@@ -26,6 +26,9 @@ from icarus_local.chat.thoughts import ThoughtSplitter
 from icarus_local.errors import IcarusError, RequestError
 from icarus_local.text.template import THINK, THOUGHT, Answer
 
+FAILURES = (IcarusError, OSError, sqlite3.Error)
+"""What may come of anything that is done with saved conversations."""
+
 _WAIT_S = 5.0  # for another process that writes just now
 _MAX_TITLE = 120  # characters
 _MAX_FOUND = 200

@@ -43,6 +43,11 @@ def as_jsonl(turns: Sequence[SavedTurn]) -> str:
     return "\n".join(_json(turn) for turn in turns)
 
 
+def exported(form: Form, saved: SavedSession, turns: Sequence[SavedTurn]) -> str:
+    """A saved conversation in a form."""
+    return as_markdown(saved, turns) if form == "md" else as_jsonl(turns)
+
+
 def transcript(
     form: Form, turns: Sequence[SavedTurn], *, id_: str, title: str, agents: Sequence[str], base: Path
 ) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -283,7 +283,7 @@ def rename_session(session: str, title: str) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["md", "jsonl"]), default="md", show_default=True, help="Of the text."
 )
-def export_session(session: str, form: str) -> None:
+def export_session(session: str, form: Literal["md", "jsonl"]) -> None:
     """Print a conversation as Markdown, or as one JSON object a turn."""
     from icarus_local.cli.sessions import run_export
 

@@ -10,7 +10,7 @@ import click
 from icarus_local.chat.figures import mib, printable
 from icarus_local.chat.keeper import MAX_STATE_BYTES
 from icarus_local.chat.store import SavedSession, Store
-from icarus_local.chat.transcripts import as_jsonl, as_markdown, history
+from icarus_local.chat.transcripts import Form, exported, history
 from icarus_local.cli.opening import sessions_folder
 
 
@@ -52,12 +52,11 @@ def run_show(session: str) -> None:
         click.echo(f"{printable(said.shown)}\n")
 
 
-def run_export(session: str, form: str) -> None:
+def run_export(session: str, form: Form) -> None:
     """Prints a conversation as Markdown or as a JSON object per turn."""
     store = Store(sessions_folder())
     saved = store.find(session)
-    turns = store.turns(saved.id)
-    click.echo(as_markdown(saved, turns) if form == "md" else as_jsonl(turns))
+    click.echo(exported(form, saved, store.turns(saved.id)))
 
 
 def run_search(text: str, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from textual.content import Span
 
 from icarus_local.chat.code import CodeBlock
 from icarus_local.chat.events import AnswerDone
-from icarus_local.chat.figures import cost
+from icarus_local.chat.figures import cost, counted
 from icarus_tui.block import Block, Mark, Stack, text_block
 from icarus_tui.lines import Form, Line
 from icarus_tui.looks import colour, neutral
@@ -97,8 +97,7 @@ class Thought(Block):
             self._show()
 
     def _show(self) -> None:
-        n = len(self.text.split())
-        state = "thinking …" if self._thinking else f"thought, {n} word{'' if n == 1 else 's'}"
+        state = "thinking …" if self._thinking else f"thought, {counted(len(self.text.split()), 'word')}"
         lines = [Line(f"{'▾' if self.shown else '▸'} {state}", _QUIET)]
         if self.shown and self._pieces:
             lines += [Line(line, _THOUGHT) for line in neutral(self.text).split("\n")]

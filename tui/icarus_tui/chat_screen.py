@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,9 +17,10 @@ from textual.timer import Timer
 from textual.widgets import Footer
 
 from icarus_local.chat.lines import Command, parse
-from icarus_local.chat.mentions import files_mentioned
+from icarus_local.chat.mentions import MENTION
 from icarus_local.chat.reply import Chat
 from icarus_local.chat.requests import Ask, Request
+from icarus_local.chat.store import FAILURES
 from icarus_local.errors import IcarusError
 from icarus_tui.agenda import Agenda
 from icarus_tui.choices import Choices
@@ -42,7 +42,6 @@ from icarus_tui.transcript import Transcript
 _DRAIN_S = 0.05
 _HINT_S = 2.0
 _PROMPT_ROWS = 8
-_FAILURES = (IcarusError, OSError, sqlite3.Error)
 
 
 class ChatScreen(Screen[None]):
@@ -135,7 +134,7 @@ class ChatScreen(Screen[None]):
             if isinstance(parsed, Command):
                 return self._commands.run(line, parsed)
             self.ask(line, parsed)
-        except _FAILURES as error:
+        except FAILURES as error:
             self.tell(str(error), error=True)
             return "stays"
         return "sent"
@@ -162,8 +161,9 @@ class ChatScreen(Screen[None]):
             # Nobody answers twice at once.
             question = replace(question, names=tuple(dict.fromkeys(question.names)))
         question.check(self.chat.opened.agents)
-        names_files = files_mentioned(question.text)
-        self.agenda.enqueue(Exchange(line, question), asking_about(question) if names_files else asking(question))
+        # Whether there is such a file is looked up where nobody waits for it.
+        steps = asking_about(question) if MENTION.search(question.text) else asking(question)
+        self.agenda.enqueue(Exchange(line, question), steps)
 
     def request(self, line: str, request: Request) -> None:
         """Serves what is no question after what is under way."""
@@ -192,7 +192,7 @@ class ChatScreen(Screen[None]):
         known: tuple[str, ...] = ()
         if self.prompt.text.startswith("/agents"):
             # What is wrong with a file is said when an agent of it is asked for.
-            with suppress(*_FAILURES):
+            with suppress(*FAILURES):
                 known = tuple(name for name, _ in self.host.known_agents())
         return Names(self.chat.opened.agents, known, theme_names(self.app))
 
@@ -317,7 +317,7 @@ class ChatScreen(Screen[None]):
     def _try(self, act: Callable[[], None]) -> None:
         try:
             act()
-        except _FAILURES as error:
+        except FAILURES as error:
             self.tell(str(error), error=True)
 
     def action_logs(self) -> None:

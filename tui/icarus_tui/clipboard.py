@@ -12,6 +12,8 @@ from contextlib import suppress
 
 from textual.app import App
 
+from icarus_local.chat.figures import counted
+
 _TIMEOUT_S = 3.0
 _MAX_SEQUENCE = 74_994  # bytes of base64; several terminals drop longer sequences
 _SILENT_TERMINALS = ("dumb", "linux", "vt100", "vt220", "")
@@ -26,7 +28,7 @@ async def copy(app: App[object], text: str) -> str:
     if not text:
         return "there is nothing to copy"
     text = text.encode("utf-8", "replace").decode("utf-8")  # models may write lone surrogates
-    amount = f"{len(text)} character{'' if len(text) == 1 else 's'}"
+    amount = counted(len(text), "character")
     asked = sys.platform == "win32" or os.environ.get("TERM", "") not in _SILENT_TERMINALS
     if asked:
         app.copy_to_clipboard(text)

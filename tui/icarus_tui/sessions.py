@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from textual.widgets import Footer, Input, Static
 from textual.widgets.option_list import Option
 
 from icarus_local.chat.code import save_text
-from icarus_local.chat.store import Found, SavedSession, SavedTurn, Store
-from icarus_local.chat.transcripts import as_jsonl, as_markdown, form_of
-from icarus_local.errors import IcarusError
+from icarus_local.chat.figures import counted
+from icarus_local.chat.store import FAILURES, Found, SavedSession, SavedTurn, Store
+from icarus_local.chat.transcripts import exported, form_of
 from icarus_tui.dialogs import AskLine, Confirm, Picks, Title
 from icarus_tui.looks import literal
 
@@ -30,7 +29,6 @@ _TYPING_S = 0.15
 _WIDE = 100  # columns from which there is a preview
 _PLACES = 3  # of each conversation
 _PREVIEW = 20_000  # characters
-_FAILURES = (IcarusError, OSError, sqlite3.Error)
 
 
 class SessionsScreen(ModalScreen[str | None]):
@@ -94,11 +92,11 @@ class SessionsScreen(ModalScreen[str | None]):
             if text:
                 await asyncio.sleep(_TYPING_S)
                 self._fill(_by_conversation(await asyncio.to_thread(self._store.search, text)))
-                self._title.show(told or f"{_count(len(self._shown), 'conversation')} with “{text}”")
+                self._title.show(told or f"{counted(len(self._shown), 'conversation')} with “{text}”")
             else:
                 self._fill([(saved, []) for saved in await asyncio.to_thread(self._store.sessions)])
-                self._title.show(told or _count(len(self._shown), "conversation"))
-        except _FAILURES as error:
+                self._title.show(told or counted(len(self._shown), "conversation"))
+        except FAILURES as error:
             self._title.show(str(error), error=True)
 
     def _fill(self, rows: Sequence[tuple[SavedSession, Sequence[Found]]]) -> None:
@@ -121,7 +119,7 @@ class SessionsScreen(ModalScreen[str | None]):
             return
         try:
             turns = await asyncio.to_thread(self._store.turns, saved.id)
-        except _FAILURES as error:
+        except FAILURES as error:
             self._title.show(str(error), error=True)
             return
         self._preview.update(_begins(turns[self._turns.get(saved.id, 0) :]))
@@ -197,7 +195,7 @@ class SessionsScreen(ModalScreen[str | None]):
         if saved.id == self._current:
             self._title.show("This conversation is open here, so it cannot be deleted", error=True)
         elif await self.app.push_screen_wait(
-            Confirm(f"Delete “{saved.title}” for good, {_count(saved.n_turns, 'turn')}?")
+            Confirm(f"Delete “{saved.title}” for good, {counted(saved.n_turns, 'turn')}?")
         ):
             await self._does(lambda: self._store.delete(saved.id))
 
@@ -221,15 +219,14 @@ class SessionsScreen(ModalScreen[str | None]):
         """Does something in a thread and lists what there is then."""
         try:
             await asyncio.to_thread(act)
-        except _FAILURES as error:
+        except FAILURES as error:
             self._title.show(str(error), error=True)
         else:
             self._look(told)
 
 
 def _export(store: Store, saved: SavedSession, path: Path, overwrite: bool) -> None:
-    form, turns = form_of(path), store.turns(saved.id)
-    save_text(as_markdown(saved, turns) if form == "md" else as_jsonl(turns), path, overwrite)
+    save_text(exported(form_of(path), saved, store.turns(saved.id)), path, overwrite)
 
 
 def _by_conversation(found: Sequence[Found]) -> list[tuple[SavedSession, list[Found]]]:
@@ -241,7 +238,7 @@ def _by_conversation(found: Sequence[Found]) -> list[tuple[SavedSession, list[Fo
 
 def _row(saved: SavedSession, places: Sequence[Found], here: bool) -> Content:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(saved.updated))
-    facts = f"{when}  {', '.join(saved.agents)}  {_count(saved.n_turns, 'turn')}{'  open here' if here else ''}"
+    facts = f"{when}  {', '.join(saved.agents)}  {counted(saved.n_turns, 'turn')}{'  open here' if here else ''}"
     lines = [literal(saved.title, "bold"), literal(facts, "dim")]
     # The title shows itself.
     said = [place for place in places if place.turn >= 0]
@@ -249,10 +246,6 @@ def _row(saved: SavedSession, places: Sequence[Found], here: bool) -> Content:
     if len(said) > _PLACES:
         lines.append(literal(f"  and {len(said) - _PLACES} places more"))
     return Content("\n").join(lines)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _begins(turns: Sequence[SavedTurn]) -> Content:

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from icarus_local.chat.events import AgentState, AnswerDone, CacheUsed, ContextCut
-from icarus_local.chat.figures import mib
+from icarus_local.chat.figures import counted, mib
 from icarus_local.chat.room import room_for
 from icarus_tui.looks import colour, literal
 
@@ -125,7 +125,7 @@ class Meter(Static):
         if self.nearly_full:
             parts.append("nearly full, the oldest leave next")
         if used.tokens:
-            separate = f"{used.caches} separate cache{'' if used.caches == 1 else 's'}: {mib(used.n_bytes_separate)}"
+            separate = f"{counted(used.caches, 'separate cache')}: {mib(used.n_bytes_separate)}"
             parts.append(f"{mib(used.n_bytes)}; {separate}")
         return " · ".join([*parts, *filter(None, [self._dropped, self._reused])])
 
