@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-_API = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>.+))?")
-_RESOLVE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+_API = re.compile(r"/api/(?:models|datasets)/(?P<repo>[^/]+/[^/]+)(?:/revision/(?P<revision>.+))?")
+_LISTING = re.compile(r"/api/datasets/(?P<repo>[^/]+/[^/]+)/(?P<of>tree|paths-info)/(?P<revision>[^/]+)/?(?P<file>.*)")
+_RESOLVE = re.compile(r"(?:/datasets)?/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
 _CDN = re.compile(r"/cdn/(?P<file>.+)")
 _PIECE = 1 << 16
 
@@ -118,6 +119,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
+    def do_POST(self) -> None:
+        self._serve()
+
     def log_message(self, *arguments: object) -> None:
         pass
 
@@ -126,6 +130,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(Asked(self.command, path, self.headers["Range"], self.headers["Authorization"]))
         if match := _CDN.fullmatch(path):
             self._content(self.hub.root / match["file"])
+        elif match := _LISTING.fullmatch(path):
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"] or 0)).decode())
+            if (folder := self._folder(match["repo"], match["revision"])) is not None:
+                inside = (folder / match["file"]).rglob("*")
+                self._listing(folder, sorted(inside) if match["of"] == "tree" else [folder / n for n in form["paths"]])
         elif match := _API.fullmatch(path):
             if (folder := self._folder(match["repo"], match["revision"] or "main")) is not None:
                 self._info(match["repo"], folder)
@@ -156,6 +165,19 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [{"rfilename": p.relative_to(folder).as_posix(), "size": p.stat().st_size} for p in files]
         body = {"id": repo, "modelId": repo, "sha": self.hub.commit(folder), "siblings": siblings, "private": False}
         self._answer(200, {"Content-Type": "application/json"}, json.dumps(body).encode())
+
+    def _listing(self, folder: Path, paths: list[Path]) -> None:
+        rows = [
+            {
+                "type": "directory" if path.is_dir() else "file",
+                "path": path.relative_to(folder).as_posix(),
+                "size": path.stat().st_size,
+                "oid": hashlib.sha1(path.read_bytes() if path.is_file() else b"").hexdigest(),
+            }
+            for path in paths
+            if path.exists()
+        ]
+        self._answer(200, {"Content-Type": "application/json"}, json.dumps(rows).encode())
 
     def _resolve(self, folder: Path, name: str) -> None:
         path, commit = folder / name, self.hub.commit(folder)

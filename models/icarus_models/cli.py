@@ -9,6 +9,7 @@ from icarus_local.cli.group import CONTEXT_SETTINGS, CommandGroup, debug_option
 from icarus_models.commands.bench import bench
 from icarus_models.commands.data import data
 from icarus_models.commands.evaluate import evaluate
+from icarus_models.commands.fetch import fetch
 from icarus_models.commands.run import distill, run
 from icarus_models.commands.specialists import specialists
 
@@ -20,5 +21,5 @@ def main(debug: bool) -> None:
     """Train specialist agents that share one KV cache (ICaRus), and measure them."""
 
 
-for command in (data, run, distill, bench, evaluate, specialists):
+for command in (data, fetch, run, distill, bench, evaluate, specialists):
     main.add_command(command)

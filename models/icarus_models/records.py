@@ -181,8 +181,8 @@ def parsed(line: str) -> Any:
         raise ValueError(f"not JSON ({getattr(error, 'msg', 'nested too deeply')})") from error
 
 
-def named(left_out: Sequence[tuple[int, str]], most: int = 5) -> str:
-    """How many lines were left out, and the first of them by number."""
-    first = "; ".join(f"line {number}: {reason}" for number, reason in left_out[:most])
-    lines = "1 line" if len(left_out) == 1 else f"{len(left_out)} lines"
+def named(left_out: Sequence[tuple[int, str]], most: int = 5, what: str = "line") -> str:
+    """How many lines, or whatever `what` says, were left out, and the first of them by number."""
+    first = "; ".join(f"{what} {number}: {reason}" for number, reason in left_out[:most])
+    lines = f"1 {what}" if len(left_out) == 1 else f"{len(left_out)} {what}s"
     return f"{lines} left out: {first}{' …' if len(left_out) > most else ''}"

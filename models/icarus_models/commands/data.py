@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from icarus_models.commands.common import EXISTING, FILE, PATH, embedded, tell
+from icarus_models.commands.common import EXISTING, FILE, PATH, embedded, write_split
 from icarus_models.specialists import NAMES
 
 
@@ -76,7 +75,6 @@ def write_data(
     from icarus_models.data.build import Ingredients, build
     from icarus_models.data.general import answers
     from icarus_models.records import Renderer
-    from icarus_models.run_files import write_text
     from icarus_models.specialists import specialists
 
     out.mkdir(parents=True, exist_ok=True)
@@ -94,8 +92,4 @@ def write_data(
         )
     finally:
         tokenizer.close()
-    # The training file comes last: where it is, both are.
-    for name, records in (("heldout", split.heldout), ("train", split.train)):
-        path = out / f"{name}.jsonl"
-        write_text(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-        tell(f"{path}: {len(records)} records")
+    write_split(out, split)
