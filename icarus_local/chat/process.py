@@ -16,7 +16,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import IO
 
-from icarus_local.chat.events import AgentsChanged, ConversationBegun, ConversationResumed
 from icarus_local.chat.reply import Opened, Reply
 from icarus_local.chat.requests import Ask, Request
 from icarus_local.chat.starting import Opening
@@ -33,7 +32,7 @@ class EngineProcess:
     """A conversation whose engine runs in a child; one that dies is started again and goes on.
 
     Attributes:
-        opened: the conversation as it was opened last; `roster` as of the last `AgentsChanged`.
+        opened: the conversation as it was opened last, after all that has come since.
     """
 
     def __init__(self, opener: Opener, opening: Opening | None = None) -> None:
@@ -56,7 +55,6 @@ class EngineProcess:
         self._restarting = Opening(_untold)
         self._child = _Child(opener, None, opening)
         self.opened = self._child.opened
-        self._conversation = self.opened.conversation
         self._thread = threading.Thread(target=self._receive, name="icarus-events", daemon=True)
         self._thread.start()
 
@@ -98,10 +96,7 @@ class EngineProcess:
 
     def _came(self, message: Came) -> None:
         outcome = message.outcome
-        if isinstance(outcome, ConversationBegun | ConversationResumed):
-            self._conversation = outcome.conversation
-        elif isinstance(outcome, AgentsChanged):
-            self.opened = replace(self.opened, roster=outcome.agents)
+        self.opened = self.opened.after(outcome)
         with self._lock:
             reply = self._replies[message.number]
             if outcome is None:
@@ -120,7 +115,7 @@ class EngineProcess:
             self._begun = None
         try:
             agents = tuple(agent.given for agent in self.opened.roster)
-            child = _Child(self._opener, Restart(self._conversation, agents), self._restarting)
+            child = _Child(self._opener, Restart(self.opened.conversation, agents), self._restarting)
         except BaseException as error:  # whatever it was, nobody else would tell
             with self._lock:
                 if self._closed:
@@ -130,12 +125,11 @@ class EngineProcess:
                 self._replies = {-1: failed, **self._replies} if failed else self._replies
                 self._give_up(dead)
             return False
-        kept = "goes on" if self._conversation else "was not saved and begins anew"
+        kept = "goes on" if self.opened.conversation else "was not saved and begins anew"
         logger.warning("%s; it was started again", end)
         with self._lock:
             self._child, self._served = child, False
             self.opened = replace(child.opened, engine=self.opened.engine + 1)
-            self._conversation = self.opened.conversation
             for number, reply in self._replies.items():
                 child.send(Run(number, reply.request))
                 if reply.cancelled:

@@ -5,10 +5,18 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from icarus_local.chat.events import AgentState, CacheUsed, Event, Said
+from icarus_local.chat.events import (
+    AgentsChanged,
+    AgentState,
+    CacheUsed,
+    ConversationBegun,
+    ConversationResumed,
+    Event,
+    Said,
+)
 from icarus_local.chat.requests import Request
 
 _POLL_S = 0.2  # a wait without a limit cannot be interrupted on Windows
@@ -40,6 +48,15 @@ class Opened:
     def agents(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(agent.name for agent in self.roster)
+
+    def after(self, outcome: Outcome) -> Opened:
+        """As it is once that has come: who takes part and which conversation is open may be others then."""
+        match outcome:
+            case AgentsChanged():
+                return replace(self, roster=outcome.agents)
+            case ConversationBegun() | ConversationResumed():
+                return replace(self, conversation=outcome.conversation)
+        return self
 
 
 class Reply:

@@ -26,7 +26,6 @@ from icarus_local.chat.commands import (
 from icarus_local.chat.events import (
     AnswerDone,
     AnswerStarted,
-    ConversationBegun,
     ConversationResumed,
     Event,
     QuestionTakenBack,
@@ -78,7 +77,6 @@ class PlainChat:
         self._chat, self._interactive, self._as_json = chat, interactive, as_json
         self._rounds, self._at_once, self._store = rounds, at_once, store
         self._engine = chat.opened.engine
-        self._conversation = chat.opened.conversation
         self._totals = Totals()
         self._answers: list[str] = []
         # Whom a line asks that names nobody, () for all; the latest question, and what was taken back.
@@ -213,7 +211,7 @@ class PlainChat:
             _tell(f"{path} is written")
 
     def _export(self, rest: str) -> None:
-        path, form = file_to_export(rest, self._conversation)
+        path, form = file_to_export(rest, self._chat.opened.conversation)
         replaces = os.path.exists(path)
         if replaces and not self._confirmed(f"{path} exists. Replace it?"):
             return
@@ -222,10 +220,11 @@ class PlainChat:
         _tell(f"{path} is written")
 
     def _rename(self, title: str) -> None:
-        if self._store is None or not self._conversation:
+        conversation = self._chat.opened.conversation
+        if self._store is None or not conversation:
             raise RequestError("this conversation is not saved, so it has no title")
-        self._store.rename(self._conversation, title)
-        _tell(f"the title is {self._store.find(self._conversation, empty=True).title}")
+        self._store.rename(conversation, title)
+        _tell(f"the title is {self._store.find(conversation, empty=True).title}")
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -282,10 +281,7 @@ class PlainChat:
         match event:
             case AnswerDone():
                 self._answers.append(event.text)
-            case ConversationBegun():
-                self._conversation = event.conversation
             case ConversationResumed():
-                self._conversation = event.conversation
                 self._recall(event.before)
             case QuestionTakenBack():
                 self._taken = event.text

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from icarus_local.chat.agents import Agent
-from icarus_local.chat.events import AgentsChanged
 from icarus_local.chat.keeper import Keeper
 from icarus_local.chat.lines import COMMANDS
 from icarus_local.chat.reply import Opened, Reply
@@ -40,8 +39,7 @@ class Here:
         reply = Reply(request)
         try:
             for event in self._session.run(request):
-                if isinstance(event, AgentsChanged):
-                    self.opened = replace(self.opened, roster=event.agents)
+                self.opened = self.opened.after(event)
                 reply.put(event)
         except IcarusError as error:
             reply.put(error)

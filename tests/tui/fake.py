@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -174,7 +173,7 @@ class FakeChat:
                 yield AnswersJoined((request.agent,))
             case BeginAnew():
                 self._answered.clear()
-                yield ConversationBegun("another")
+                yield self._came(ConversationBegun("another"))
                 yield CacheUsed(10, 2**18, 2, 2**19)
             case TakeBack():
                 if not self._answered:
@@ -183,11 +182,16 @@ class FakeChat:
             case Resume():
                 if request.conversation not in self.saved:
                     raise RequestError(f"there is no conversation {request.conversation}")
-                yield ConversationResumed(request.conversation, self.saved[request.conversation], ("it goes on",))
+                before = self.saved[request.conversation]
+                yield self._came(ConversationResumed(request.conversation, before, ("it goes on",)))
             case Transcribe():
                 yield Transcribed(f"the conversation as {request.form}\n")
             case AddAgent() | RemoveAgent() | ReloadAgent():
-                yield self._changed(request)
+                yield self._came(self._changed(request))
+
+    def _came(self, event: Event) -> Event:
+        self.opened = self.opened.after(event)
+        return event
 
     def _changed(self, request: AddAgent | RemoveAgent | ReloadAgent) -> AgentsChanged:
         name, roster = request.agent.partition("=")[0], list(self.opened.roster)
@@ -195,7 +199,6 @@ class FakeChat:
             roster.append(agent_state(name))
         elif isinstance(request, RemoveAgent):
             roster = [agent for agent in roster if agent.name != name]
-        self.opened = replace(self.opened, roster=tuple(roster))
         return AgentsChanged(tuple(roster), f"{name}: {type(request).__name__}", ("a notice about it",))
 
     def close(self) -> None:

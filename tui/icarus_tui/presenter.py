@@ -59,15 +59,19 @@ class Presenter:
     """Knows what of the conversation is on the screen.
 
     Attributes:
-        conversation: its id, "" where it is not saved. answers: what the agents said in it, oldest first.
+        answers: what the agents said in the conversation, oldest first.
     """
 
     def __init__(self, chat: Chat, view: View) -> None:
         self._chat, self._view = chat, view
         self._engine: int | None = chat.opened.engine
-        self.conversation = chat.opened.conversation
         self.answers: list[str] = []
         self._questions: list[_Question] = []
+
+    @property
+    def conversation(self) -> str:
+        """Its id, "" where it is not saved."""
+        return self._chat.opened.conversation
 
     def open(self) -> None:
         """Shows how the conversation begins."""
@@ -95,7 +99,7 @@ class Presenter:
             case AgentsChanged():
                 self._change_agents(exchange, event)
             case ConversationBegun():
-                self._begin(event.conversation)
+                self._begin()
                 exchange.tell(told(event), "break")
             case ConversationResumed():
                 self._resume(exchange, event)
@@ -184,13 +188,12 @@ class Presenter:
 
     # -- conversations and agents --------------------------------------------------------------------------------------
 
-    def _begin(self, conversation: str) -> None:
-        self.conversation = conversation
+    def _begin(self) -> None:
         self._questions.clear()
         self._view.meter.begin_anew()
 
     def _resume(self, exchange: Exchange, event: ConversationResumed) -> None:
-        self._begin(event.conversation)
+        self._begin()
         self.answers.clear()
         transcript = self._view.transcript
         # What waits, or asks, is of the conversation that goes on.
@@ -237,11 +240,11 @@ class Presenter:
         self._view.meter.show(opened.cache)
         if before is None:
             if not opened.conversation:
-                self._begin("")
+                self._begin()
             return
         what = "the engine had ended unexpectedly and was started again; the conversation"
         if opened.conversation:
             exchange.tell(f"{what} goes on", stays=False)
         else:
-            self._begin("")
+            self._begin()
             exchange.tell(f"{what} was not saved and begins anew", "break", stays=False)
