@@ -16,7 +16,7 @@ from icarus_local.text.tokenizer import Tokenizer
 from icarus_models.evaluation.systems import System
 
 # Raise it when what an answer is changes: how prompts are put to a system, how its tokens become text.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,21 @@ class Question:
     prompt: list[int]
     max_tokens: int
 
+    @property
+    def sha256(self) -> str:
+        """Of what is asked, hexadecimal."""
+        return hashlib.sha256(json.dumps([self.prompt, self.max_tokens]).encode()).hexdigest()
 
-def facts(
-    task: str, questions: list[Question], system: str, *, agent: str, adapter_sha256: str, base_sha256: str
-) -> dict[str, Any]:
-    """What the answers depend on, as JSON values; `agent` is the specialist that answers, "" for the base."""
+
+def facts(task: str, system: str, *, agent: str, adapter_sha256: str, base_sha256: str) -> dict[str, Any]:
+    """What a system's answers depend on, as JSON values; `agent` is the specialist that answers, "" for the base."""
     import llama_cpp
 
-    asked = json.dumps([[one.id, one.prompt, one.max_tokens] for one in questions])
     return {
         "version": VERSION,
         "icarus_local": __version__,
         "llama_cpp": llama_cpp.__version__,
         "task": task,
-        "items_sha256": hashlib.sha256(asked.encode()).hexdigest(),
         "system": system,
         "agent": agent,
         "adapter_sha256": adapter_sha256,
@@ -66,31 +67,33 @@ def answer_all(
 ) -> dict[str, str]:
     """The text of every answer by its question's id: those that `file` holds, and the others, written there one by one.
 
-    `open_system` is called where there is anything left to answer; `tell` gets how many are done of how many.
+    An answer is known by what was asked: more questions later, or fewer, find those that there are. `open_system` is
+    called where there is anything left to answer; `tell` gets how many are done of how many.
 
     Raises:
         IcarusError: the file is of something else, or cannot be written.
     """
     try:
         done = _kept(file, of)
-        left = [question for question in questions if question.id not in done]
+        asked = {question.sha256: question for question in questions}
+        left = [key for key in asked if key not in done]
         if left:
             system = open_system()
             with file.open("a", encoding="utf-8") as handle:
-                for question in left:
-                    tokens = system.answer(question.prompt, question.max_tokens)
-                    done[question.id] = text = tokenizer.decode(tokens)
-                    line = {"id": question.id, "text": text, "tokens": len(tokens)}
+                for number, key in enumerate(left, start=1):
+                    tokens = system.answer(asked[key].prompt, asked[key].max_tokens)
+                    done[key] = text = tokenizer.decode(tokens)
+                    line = {"id": asked[key].id, "asked_sha256": key, "text": text, "tokens": len(tokens)}
                     handle.write(json.dumps(line, ensure_ascii=False) + "\n")
                     handle.flush()
-                    tell(len(done), len(questions))
+                    tell(len(asked) - len(left) + number, len(asked))
     except OSError as error:
         raise IcarusError(f"{file} cannot be read or written: {error.strerror}") from error
-    return done
+    return {question.id: done[question.sha256] for question in questions}
 
 
 def _kept(file: Path, of: Mapping[str, Any]) -> dict[str, str]:
-    """What a file holds, cut behind its last whole line; begun anew where there is none."""
+    """The texts that a file holds by what was asked; cut behind its last whole line, begun anew where there is none."""
     if file.is_file():
         raw = file.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]
@@ -99,7 +102,7 @@ def _kept(file: Path, of: Mapping[str, Any]) -> dict[str, str]:
                 first, *rest = [json.loads(line) for line in whole.decode("utf-8").split("\n")[:-1]]
                 if first != dict(of):
                     raise ValueError("it is of something else")
-                done = {line["id"]: line["text"] for line in rest}
+                done = {line["asked_sha256"]: line["text"] for line in rest}
             except (ValueError, KeyError, TypeError) as error:
                 raise IcarusError(f"{file} holds no answers to go on with: {error}", "Remove it") from error
             if len(whole) < len(raw):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -47,7 +48,6 @@ def evaluate(task: Task, system: SystemName, adapter: Path | None, place: Place,
         questions = _questions(task, tokenizer)
         about = facts(
             task.name,
-            questions,
             system,
             agent=of.agent if of else "",
             adapter_sha256=of.sha256 if of else "",
@@ -68,7 +68,8 @@ def evaluate(task: Task, system: SystemName, adapter: Path | None, place: Place,
         answers = answer_all(file, about, questions, open_system=open_system, tokenizer=tokenizer, tell=progress)
     scored: list[dict[str, Any]] = [{"id": item.id, **task.score(item, answers[item.id])} for item in task.items]
     out = file.with_suffix(SCORES_SUFFIX)
-    write_json(out, {**about, "items": scored})
+    items_sha256 = hashlib.sha256("".join(question.sha256 for question in questions).encode()).hexdigest()
+    write_json(out, {**about, "items_sha256": items_sha256, "items": scored})
     found = interval([one[SCORE] for one in scored])
     tell(f"{label}: {100 * found.mean:.1f} % right of {len(scored)} ({100 * found.low:.1f} to {100 * found.high:.1f})")
     return out
@@ -81,7 +82,7 @@ def _questions(task: Task, tokenizer: Tokenizer) -> list[Question]:
 
 
 def read_scores(folder: Path) -> list[dict[str, Any]]:
-    """What was scored, of each task, system and agent the newest.
+    """What was scored, of each task, system and agent the newest, in the order in which it was.
 
     Raises:
         IcarusError: a file that is not one of scores.
@@ -90,7 +91,10 @@ def read_scores(folder: Path) -> list[dict[str, Any]]:
     for file in sorted(folder.glob(f"*{SCORES_SUFFIX}"), key=lambda path: (path.stat().st_mtime, path.name)):
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-            newest[found["task"], found["system"], found["agent"]] = found
+            key = (found["task"], found["system"], found["agent"])
+            newest.pop(key, None)
+            newest[key] = found
+            assert isinstance(found["items_sha256"], str)
             assert all(isinstance(one[SCORE], float) for one in found["items"])
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise IcarusError(f"{file} is no file of scores: {error}", "Remove it, and evaluate again") from error

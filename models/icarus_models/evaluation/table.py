@@ -32,7 +32,7 @@ def write_tables(page: Path, folder: Path, runs: Path) -> None:
     Raises:
         IcarusError: the page has no marks, or nothing was scored.
     """
-    cells = {(of["task"], of["system"], of["agent"]): of for of in read_scores(folder)}
+    cells = _of_the_same_items(read_scores(folder))
     if not cells:
         raise IcarusError(f"{folder} holds no scores", "Evaluate first: icarus-train eval --task … --system …")
     try:
@@ -44,6 +44,12 @@ def write_tables(page: Path, folder: Path, runs: Path) -> None:
     if not begin or not end:
         raise IcarusError(f"{page} has no place for the tables", f"Put the lines {BEGIN} and {END} where they belong")
     write_text(page, f"{before}{BEGIN}\n\n{tables(cells, runs)}\n{END}{after}")
+
+
+def _of_the_same_items(scored: Sequence[dict[str, Any]]) -> Cells:
+    """The cells of each task that answered the items which were scored last: others cannot be compared with them."""
+    asked = {of["task"]: of["items_sha256"] for of in scored}
+    return {(of["task"], of["system"], of["agent"]): of for of in scored if of["items_sha256"] == asked[of["task"]]}
 
 
 def tables(cells: Cells, runs: Path) -> str:
@@ -93,15 +99,7 @@ def _difference(a: dict[str, Any] | None, b: dict[str, Any] | None) -> tuple[str
 
 
 def difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> Interval:
-    """How much better `a` is than `b` on the same items.
-
-    Raises:
-        IcarusError: they answered other items.
-    """
-    if a["items_sha256"] != b["items_sha256"]:
-        raise IcarusError(
-            f"{a['task']}: {a['system']} and {b['system']} answered other items", "Evaluate both with the same --items"
-        )
+    """How much better `a` is than `b` on the same items."""
     return paired([one[SCORE] for one in a["items"]], [one[SCORE] for one in b["items"]])
 
 
