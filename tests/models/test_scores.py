@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icarus_local.errors import IcarusError
-from icarus_models.data.arithmetic import templates
+from icarus_models.data.arithmetic import problems, templates
 from icarus_models.data.calls import NO_CALL, Call, Request, requests
 from icarus_models.data.reviewer import NO_ISSUE
 from icarus_models.data.shape import held_out
-from icarus_models.evaluation.arithmetic import last_number
+from icarus_models.data.sources import split_sources
+from icarus_models.evaluation.arithmetic import last_number, sums_hold
 from icarus_models.evaluation.calls import first_call, is_right
+from icarus_models.evaluation.cases import checks, expected
 from icarus_models.evaluation.code import code_of, coder_task, function_of, human_eval_task
-from icarus_models.evaluation.items import SCORE
-from icarus_models.evaluation.reviews import reviewer_task
+from icarus_models.evaluation.items import SCORE, Item
+from icarus_models.evaluation.reviews import is_passed, reviewer_task
 from icarus_models.evaluation.tasks import TASKS, load_task, specialist_of
 
 from .test_data import write_bfcl
@@ -122,6 +126,8 @@ def test_tools_are_called_or_declined(tmp_path: Path) -> None:
         assert task.score(item, "I cannot tell.")[SCORE] == 0
         if item.truth is not None:
             assert task.score(item, f"{NO_CALL} {told}")[SCORE] == 0
+        # The instruction has it in quotes.
+        assert task.score(item, f'"{NO_CALL}"')[SCORE] == (item.truth is None)
 
 
 def test_the_reviewer_is_asked_of_right_and_wrong_code_alike() -> None:
@@ -157,6 +163,103 @@ def test_the_coder_is_asked_for_what_training_did_not_see_and_its_code_is_run() 
         stub = code.splitlines()[0] + "\n    return object()"
         assert task.score(item, f"```python\n{stub}\n```")[SCORE] == 0
         assert task.score(item, "I cannot.")[SCORE] == 0
+
+
+def coder_scores(name: str, code: str) -> float:
+    """Of code for the held-out task of that name."""
+    task = next(task for task in split_sources(())[1].tasks if task.name == name)
+    item = Item(name, (), {"name": name, "cases": expected(task)})
+    return coder_task(1, 1).score(item, f"```python\n{code}\n```")[SCORE]
+
+
+def test_every_held_out_task_has_several_cases_that_its_own_code_gets_right() -> None:
+    for task in split_sources(())[1].tasks:
+        cases = expected(task)
+        assert len(cases) >= 3, task.name
+        exec(f"{task.code}\n{checks(task.name, cases)}", {})
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("word_frequency", "from collections import Counter\ndef f(text):\n    return dict(Counter(text.split()))"),
+        ("unique_words", "def f(text):\n    return list(dict.fromkeys(text.split()))"),
+        ("common_keys", "def f(a, b):\n    return set(a) & set(b)"),
+        ("common_keys", "def f(a, b):\n    return [key for key in b if key in a]"),
+        ("square_area", "def f(side):\n    return float(side) ** 2"),
+        ("filter_negative", "def f(numbers):\n    return tuple(n for n in numbers if n < 0)"),
+        ("celsius_to_fahrenheit", "def f(c):\n    return c / 5 * 9 + 32"),
+    ],
+)
+def test_what_means_the_same_is_right(name: str, code: str) -> None:
+    assert coder_scores(name, code) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("shortest_word", "def f(text):\n    return min(text.split())"),
+        ("common_keys", "def f(a, b):\n    return list(b)"),
+        ("missing_number", "def f(numbers):\n    return len(numbers) // 2 + 1"),
+        ("find_min", "def f(numbers):\n    return numbers[1]"),
+        ("any_even", "def f(numbers):\n    return sum(n % 2 == 0 for n in numbers)"),
+        ("flatten", "def f(items):\n    return items[0] + items[1]"),
+        ("square_area", "def f(side):\n    return side * 3"),
+        ("unique_words", "def f(text):\n    return text.split()"),
+    ],
+)
+def test_what_gets_one_example_right_is_not(name: str, code: str) -> None:
+    assert coder_scores(name, code) == 0
+
+
+@pytest.mark.parametrize("fence", ["```python", "```python3", "```Python", "```", "``` py ", "   ```python"])
+def test_code_stands_in_any_fence(fence: str) -> None:
+    assert code_of(f"Here it is:\n\n{fence}\ndef f():\n    return 1\n```\nDone.").strip() == "def f():\n    return 1"
+    assert code_of(f"{fence}\ndef f():\n    return 1") == "def f():\n    return 1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [
+        (NO_ISSUE, True),
+        ("There is no issue with this code. It adds two numbers.", True),
+        ("There are no bugs.", True),
+        ("The code is correct.", True),
+        ("The code is not correct.", False),
+        ("The bug is in the loop. There is no issue elsewhere.", False),
+        ("Line 2: found `a`, should be `b`. No issue otherwise.", False),
+        ("", False),
+    ],
+)
+def test_a_review_lets_code_pass_in_its_own_words(answer: str, passed: bool) -> None:
+    assert is_passed(answer) is passed
+
+
+@pytest.mark.parametrize(
+    ("worked", "hold"),
+    [
+        ("He has 5*0.5=2 left", False),
+        ("She needs 49 / 14 = 3 trays", False),
+        ("She needs 150 / 20 = 7.5 trays", True),
+        ("It costs 3 * $1,200 = $3,600.\nSo $3,600 - $600 = $3,000.", True),
+        ("It costs 3 * $1,200 = $3,500.", False),
+        ("19 x 2 = 38 and 25% of 80 = 20", True),
+        ("one third is 10 / 3 = 3.33", True),
+        ("(2+3)*4=20", True),
+        ("nothing to add", True),
+    ],
+)
+def test_sums_of_a_worked_answer(worked: str, hold: bool) -> None:
+    assert sums_hold(worked) is hold
+
+
+def test_math_asks_nothing_whose_own_answer_is_wrong() -> None:
+    pytest.importorskip("reasoning_gym")
+    # Templates that cut halves off.
+    asked = {item.id.split("-")[0] for item in load_task("math", 300).items}
+    assert {"4", "75"} < asked
+    known = {one.question: one for one in islice(problems([4, 75], Random("evaluation 1")), 300)}
+    assert not all(sums_hold(one.worked) for one in known.values()), "nothing was there to leave out"
 
 
 def human_eval(folder: Path) -> Path:

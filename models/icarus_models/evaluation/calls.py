@@ -17,6 +17,7 @@ from icarus_models.specialists import specialist
 _MAX_CHARACTERS = 1200  # of a question with its functions; longer ones no specialist was trained for
 _IGNORED = re.compile(r"[ ,./\-_*^]")  # as BFCL's own checker compares strings
 _OPTIONAL = ""
+_AROUND = " \n\"'`*"
 
 
 def tools_task(n: int, seed: int, wheel: Path | None) -> Task:
@@ -34,7 +35,8 @@ def tools_task(n: int, seed: int, wheel: Path | None) -> Task:
 
 def _score(item: Item, answer: str) -> Scores:
     call = first_call(answer)
-    declined = answer.strip().casefold().startswith(NO_CALL.rstrip(".").casefold())
+    # The instruction has it in quotes.
+    declined = answer.strip(_AROUND).casefold().startswith(NO_CALL.rstrip(".").casefold())
     if item.truth is None:
         right = declined and call is None
         return with_score(right, refusal=right)

@@ -13,11 +13,12 @@ from typing import Any
 from icarus_local.errors import IcarusError
 from icarus_models.data.shape import user
 from icarus_models.data.sources import exercise, split_sources, tasks_in_turn
+from icarus_models.evaluation.cases import checks, expected
 from icarus_models.evaluation.items import Item, Scores, Task, with_score
 from icarus_models.evaluation.sandbox import passes
 from icarus_models.specialists import specialist
 
-_BLOCK = re.compile(r"```(?:[Pp]ython|py)?[ \t]*\n(.*?)(?:\n```|$)", re.DOTALL)
+_BLOCK = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)(?:\n[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _MAX_TRIES = 50  # questions drawn for each that is taken
 
 
@@ -32,7 +33,7 @@ def coder_task(n: int, seed: int) -> Task:
             break
         task = next(made)
         question, _code = exercise(task, rng, by_signature=len(task.params) > 1)
-        truth = {"name": task.name, "examples": [list(example) for example in task.examples]}
+        truth = {"name": task.name, "cases": expected(task)}
         items.setdefault(question, Item(f"{task.name}-{len(items)}", (user(question),), truth))
     return Task("coder", specialist("coder"), tuple(items.values()), _score_task)
 
@@ -63,12 +64,9 @@ def _score_task(item: Item, answer: str) -> Scores:
     name = function_of(code, item.truth["name"])
     if name is None:
         return with_score(False, runs=False)
-    checks = "\n".join(
-        f"assert _shown({call}) == {want!r}, {call!r}" for call, want in map(tuple, item.truth["examples"])
-    )
     alias = "" if name == item.truth["name"] else f"{item.truth['name']} = {name}\n"
-    shown = 'def _shown(value):\n    return "" if value is None else repr(value)\n'
-    return with_score(passes(f"{code}\n{alias}{shown}{checks}\n"), runs=True)
+    tests = checks(item.truth["name"], item.truth["cases"])
+    return with_score(passes(f"{code}\n{alias}{tests}\n"), runs=True)
 
 
 def _score_human_eval(item: Item, answer: str) -> Scores:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import random
 import re
 
-from icarus_models.data.reviewer import NO_ISSUE, reviews
+from icarus_models.data.reviewer import reviews
 from icarus_models.data.sources import split_sources
 from icarus_models.evaluation.items import Item, Scores, Task, with_score
 from icarus_models.specialists import specialist
 
+# Nobody was told the form: "There is no bug in this code." says it too, and so does "The code is correct.".
+_INTACT = re.compile(
+    r"\bno (?:\w+ )?(?:issues?|bugs?|errors?|problems?|mistakes?)\b|\b(?:is|looks|seems) (?:correct|right|fine)\b",
+    re.IGNORECASE,
+)
 _LINE = re.compile(r"Line (\d+)\b")
 _BLOCK = re.compile(r"```(?:python)?\n(.*?)(?:\n```|$)", re.DOTALL)
 _MAX_LINES = 14  # of a function: longer ones no specialist was trained on in number
@@ -38,10 +43,16 @@ def reviewer_task(n: int, seed: int) -> Task:
 
 
 def _score(item: Item, answer: str) -> Scores:
-    passed = answer.strip().casefold().startswith(NO_ISSUE.rstrip(".").casefold())
+    passed = is_passed(answer)
     if item.truth is None:
         return with_score(passed, intact=passed)
     line, block = _LINE.search(answer), _BLOCK.search(answer)
     found = not passed and line is not None and int(line[1]) == item.truth["line"]
     fixed = found and block is not None and block[1].strip() == item.truth["fixed"].strip()
     return with_score(found and fixed, line=found, fix=fixed)
+
+
+def is_passed(answer: str) -> bool:
+    """Whether a review lets code pass: its first sentence says that nothing is wrong, and names no line."""
+    first = re.split(r"[.!\n]", answer.strip(), maxsplit=1)[0]
+    return _INTACT.search(first) is not None and _LINE.search(first) is None
