@@ -8,7 +8,7 @@ from pathlib import Path
 
 from icarus_local.bench.script import Request
 from icarus_local.bench.system import N_WARM_UP, TurnTime, common_length, sampled
-from icarus_local.engine.adapter_file import read_adapter
+from icarus_local.engine.adapter_file import read_adapter, read_rank
 from icarus_local.engine.engine import Engine
 
 
@@ -24,6 +24,7 @@ class Icarus:
             IcarusError: one cannot be used, or memory does not suffice.
         """
         self._engine = Engine(base, n_ctx, kv_type, n_threads=n_threads, device="cpu", repack=repack)
+        self._engine.reserve_adapters([read_rank(path) for path in adapters])
         self._agents = [self._engine.add_adapter(read_adapter(path)) for path in adapters]
         self._sequence = self._engine.cells.create()
         self._marked = self._most_used = 0

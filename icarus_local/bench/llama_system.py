@@ -10,7 +10,11 @@ from pathlib import Path
 
 from icarus_local.bench.script import Request
 from icarus_local.bench.system import N_WARM_UP, TurnTime, common_length, sampled
+from icarus_local.chat.figures import counted
+from icarus_local.engine.devices import check_memory, cpu
 from icarus_local.engine.oracle import LlamaContext, LlamaModel
+
+_N_CTX_STEP = 256  # cells of a context are a multiple of it
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +32,7 @@ class LlamaPool:
     An agent finds its own cache again and encodes what it has not seen. Where it has none, it takes a context that is
     free, or the one that was used least recently, whose cache is cleared. So one context is the swap of adapters, and
     as many as there are agents are separate caches. Answers that are asked for at once are given one after another.
+    Weights are loaded as llama.cpp loads them where nothing else is said: all that its CPU can repack is repacked.
     """
 
     def __init__(
@@ -39,7 +44,6 @@ class LlamaPool:
         *,
         kv_type: str,
         n_threads: int,
-        repack: bool,
         kv_bytes_per_token: int,
     ) -> None:
         """Loads base and adapters, one for each agent, and makes the contexts.
@@ -48,13 +52,21 @@ class LlamaPool:
             n_ctx: cells of each context. kv_bytes_per_token: K and V of a token over all layers.
 
         Raises:
-            IcarusError: libllama refuses one of them.
+            IcarusError: libllama refuses one of them, or the caches have no room in what memory is free.
         """
+        cells = n_contexts * -(-n_ctx // _N_CTX_STEP) * _N_CTX_STEP
+        # libllama would take what it can get, and the system then ends the process, or others.
+        check_memory(
+            cpu().buffer_type,
+            cells * kv_bytes_per_token,
+            f"a pool of {counted(n_contexts, 'cache')} of {n_ctx} tokens",
+            "Give fewer --agents or a smaller --context, or leave this one out of --systems",
+        )
         self._kv_bytes_per_token = kv_bytes_per_token
         self._most_used = 0
         self._marked: dict[int, list[int]] = {}
         with ExitStack() as stack:
-            model = LlamaModel(base, repack=repack)
+            model = LlamaModel(base, repack=True)
             stack.callback(model.close)
             self._adapters = [model.add_adapter(path) for path in adapters]
             # The least recently used comes first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -11,6 +12,9 @@ from typing import Any
 
 from icarus_local import __version__
 from icarus_local.ggml.library import load
+
+_PACKAGE = Path(__file__).parents[1]
+_MEASURED = ("bench", "engine", "ggml")  # whose code the figures depend on
 
 
 def describe() -> dict[str, Any]:
@@ -31,6 +35,15 @@ def versions() -> dict[str, str]:
         "llama_cpp_python": importlib.metadata.version("llama-cpp-python"),
         "ggml": load().version,
     }
+
+
+def code_sha256() -> str:
+    """Of the sources that compute and measure (hex): one version number holds for many states of them."""
+    digest = hashlib.sha256()
+    for file in sorted(file for part in _MEASURED for file in (_PACKAGE / part).rglob("*.py")):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.relative_to(_PACKAGE).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
 
 
 def _cpu_model() -> str:

@@ -29,12 +29,14 @@ class Peaks:
             go through buffers that are several times as large as the largest cache.
         ops_s: multiplications and additions of a product of a SIDE x SIDE matrix with COLUMNS columns.
         weight_type: ggml's name of the type that the matrix is in.
+        repacked: whether it lies in the CPU's repacked memory, which has kernels of its own.
     """
 
     copy_bytes_s: float
     read_bytes_s: float
     ops_s: float
     weight_type: str
+    repacked: bool = False
 
     @property
     def bytes_s(self) -> float:
@@ -42,10 +44,17 @@ class Peaks:
         return max(self.copy_bytes_s, self.read_bytes_s)
 
 
-def measure_peaks(kind: int, n_threads: int) -> Peaks:
-    """Measures, in some seconds; `kind` is the ggml type of the weights."""
+def measure_peaks(kind: int, n_threads: int, buffer_type: int | None = None) -> Peaks:
+    """Measures, in some seconds.
+
+    Args:
+        kind: ggml type of the weights. buffer_type: address of the type of memory that they lie in; None for the CPU's
+            own.
+    """
     copy, read = _bandwidth(n_threads)
-    return Peaks(copy, read, _ops_s(kind, n_threads), str(load().ggml_type_name(kind).decode()))
+    memory = cpu().buffer_type if buffer_type is None else buffer_type
+    name = str(load().ggml_type_name(kind).decode())
+    return Peaks(copy, read, _ops_s(kind, n_threads, memory), name, repacked=memory != cpu().buffer_type)
 
 
 def _bandwidth(n_threads: int) -> tuple[float, float]:
@@ -78,17 +87,18 @@ def _fastest(work: Callable[[], Sequence[None]]) -> float:
     return min(seconds[1:])
 
 
-def _ops_s(kind: int, n_threads: int) -> float:
+def _ops_s(kind: int, n_threads: int, buffer_type: int) -> float:
     ggml, device = load(), cpu()
     with ExitStack() as stack:
+        # The buffer that the matrix lies in decides with which kernel it is multiplied.
+        weights = stack.enter_context(Context(1))
+        matrix = weights.tensor(kind, SIDE, SIDE)
+        _allocate(weights, buffer_type, stack)
         context = stack.enter_context(Context(4, 4))
-        matrix, x = context.tensor(kind, SIDE, SIDE), context.tensor(TYPE_F32, SIDE, COLUMNS)
+        x = context.tensor(TYPE_F32, SIDE, COLUMNS)
         graph = ggml.ggml_new_graph_custom(context.handle, 4, False)
         ggml.ggml_build_forward_expand(graph, ggml.ggml_mul_mat(context.handle, matrix, x))
-        buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(context.handle, device.buffer_type)
-        stack.callback(ggml.ggml_backend_buffer_free, buffer)
-        # Zeros are valid in every type, and no kernel looks at what it multiplies.
-        ggml.ggml_backend_buffer_clear(buffer, 0)
+        _allocate(context, device.buffer_type, stack)
         backend = ggml.ggml_backend_dev_init(device.handle, None)
         stack.callback(ggml.ggml_backend_free, backend)
         ggml.ggml_backend_cpu_set_n_threads(backend, n_threads)
@@ -98,3 +108,12 @@ def _ops_s(kind: int, n_threads: int) -> float:
             return ()
 
         return 2 * SIDE * SIDE * COLUMNS / _fastest(product)
+
+
+def _allocate(context: Context, buffer_type: int, stack: ExitStack) -> None:
+    """Gives a context's tensors memory, which `stack` frees."""
+    ggml = load()
+    buffer = ggml.ggml_backend_alloc_ctx_tensors_from_buft(context.handle, buffer_type)
+    stack.callback(ggml.ggml_backend_buffer_free, buffer)
+    # Zeros are valid in every type and order, and no kernel looks at what it multiplies.
+    ggml.ggml_backend_buffer_clear(buffer, 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icarus_local.bench.summary import exponent, groups
+from icarus_local.bench.summary import exponent, fitted, groups
 from icarus_local.bench.system import SYSTEMS
 from icarus_local.errors import IcarusError
 
@@ -54,17 +54,24 @@ def draw(report: dict[str, Any], folder: Path) -> list[Path]:
         PlotError: matplotlib is missing, the report has one point of everything, or a file cannot be written.
     """
     files = []
+    results = report.get("results", [])
     for plot in _PLOTS:
         for axis in plot.axes:
-            for fixed, points in groups(report.get("results", []), axis):
+            for fixed, points in groups(results, axis):
                 if len(points) >= _LEAST_POINTS:
-                    files += _draw(plot, axis, fixed, points, folder)
+                    files += _draw(plot, axis, _named(fixed, results), points, folder)
     if not files:
         raise PlotError(
             "there is nothing to draw: no two cases differ in agents, context or answers alone",
             "Measure more with `bench workflow --out`, such as --agents 1 --agents 2 --agents 4 --agents 8",
         )
     return files
+
+
+def _named(fixed: dict[str, Any], results: Sequence[Any]) -> dict[str, Any]:
+    """What is told of a plot: warm turns only where they tell it from another one."""
+    known = {result["warm_turns"] for result in results if result["workflow"] == fixed["workflow"]}
+    return fixed if len(known) > 1 else {**fixed, "warm_turns": None}
 
 
 def _draw(plot: Plot, axis: str, fixed: dict[str, Any], points: Sequence[Any], folder: Path) -> list[Path]:
@@ -106,8 +113,11 @@ def _lines(axes: Axes, plot: Plot, axis: str, system: str, points: Sequence[Any]
         if not xy:
             continue
         label = system if key == plot.figure else None
-        if label and plot.scale == 1 and len(found) > _LEAST_POINTS:
-            label = f"{system}, mean with exponent {exponent([(x, figures['mean_s']) for x, figures in found]):.2f}"
+        fit = fitted(axis, system, points) if label and plot.scale == 1 else []
+        if fit:
+            since = f" from {fit[0][0]} on" if fit[0][0] != found[0][0] else ""
+            slope = round(exponent(fit), 2) + 0.0  # no -0
+            label = f"{system}, mean with exponent {slope:.2f}{since}"
         # Lines that lie on each other stay visible: the first system is the smallest, and on top.
         depth = SYSTEMS.index(system)
         colour, marker = _COLOURS[system], _MARKERS[system]

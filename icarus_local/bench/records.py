@@ -14,13 +14,17 @@ class _Record(BaseModel):
 
 
 class Case(_Record):
-    """What is measured with all systems; `answer_tokens` and `warm_turns` are None where the workflow's file holds."""
+    """What is measured with all systems; `answer_tokens` is None where the workflow's file holds.
+
+    Attributes:
+        warm_turns: the least number of turns after each agent's first.
+    """
 
     workflow: str
     agents: int
     context: int
     answer_tokens: int | None
-    warm_turns: int | None
+    warm_turns: int
 
     def __str__(self) -> str:
         agents = "1 agent" if self.agents == 1 else f"{self.agents} agents"
@@ -33,6 +37,7 @@ class Setup(_Record):
 
     Attributes:
         adapters: at least as many files as there are agents. kv_bytes_per_token: K and V of one token over all layers.
+        repack: whether icarus repacks weights; llama.cpp has a rule of its own.
     """
 
     base: Path
@@ -83,9 +88,16 @@ class Failure(_Record):
 
 
 class Run(_Record):
-    """One system in one repeat of a case, finished."""
+    """One system in one repeat of a case, finished.
+
+    Attributes:
+        wall_s: seconds that all of it took, loading and warm-up included.
+        other_cores: cores that other processes kept busy meanwhile, on average; None where the system does not say.
+    """
 
     case: Case
     system: str
     repeat: int
     record: Record
+    wall_s: float
+    other_cores: float | None

@@ -16,6 +16,7 @@ from icarus_local.bench.adapters import random_adapter
 from icarus_local.bench.peaks import Peaks, measure_peaks
 from icarus_local.engine.base import BaseFile
 from icarus_local.engine.engine import Engine
+from icarus_local.engine.placement import Placement
 from icarus_local.engine.plan import adapter_bytes
 from icarus_local.engine.weights import EXPERTS, HEAD, MATRIX, Weight
 from icarus_local.ggml.library import load
@@ -66,7 +67,8 @@ def roofline(engine: Engine, n_context: int, rank: int, repeats: int) -> Rooflin
     """Measures the machine, then the steps; the engine holds one token more than `n_context`, all on the CPU."""
     with closing(BaseFile(engine.base.path)) as file:
         work = work_of_steps(file, n_context, engine.kv_bytes_per_token, rank)
-        peaks = measure_peaks(_main_type(file), engine.n_threads)
+        kind, buffer_type = _main_kind(file, engine.base.placement)
+        peaks = measure_peaks(kind, engine.n_threads, buffer_type)
     seconds = _measured(engine, n_context, rank, repeats)
     floors = tuple(floor(step, work[step], peaks, seconds[step]) for step in work)
     return Roofline(n_context, rank, peaks, floors)
@@ -82,8 +84,8 @@ def floor(step: str, work: Work, peaks: Peaks, measured_s: float) -> Floor:
 def work_of_steps(file: BaseFile, n_context: int, kv_bytes_per_token: int, rank: int) -> dict[str, Work]:
     """What a prefill of `n_context` tokens, and a step after it, cannot do without.
 
-    Weights are read once for all rows of a step. A row sees `n_context` cells, in the prefill half of them on average.
-    Experts count by the share that a row chooses.
+    Weights are read once for all rows of a step. A row sees `n_context` cells, in the prefill half of them on average;
+    in layers with a window that many at most. Experts count by the share that a row chooses.
     """
     hp, last = file.hp, file.hp.n_layer - 1
     n_bytes, values = Counter[str](), Counter[str]()
@@ -92,16 +94,19 @@ def work_of_steps(file: BaseFile, n_context: int, kv_bytes_per_token: int, rank:
             part = _part(weight, last)
             n_bytes[part] += _share(file, weight, _weight_bytes(file, weight))
             values[part] += _share(file, weight, math.prod(weight.shape))
-    cache, lora = n_context * kv_bytes_per_token, adapter_bytes(hp, rank)
-    attention = 4 * hp.n_embd_q * n_context  # operations of a row in one layer: scores, and sums of V
+    seen = [min(n_context, hp.window) if windowed else n_context for windowed in hp.windowed]
+    mean_seen = [cells - cells * cells // (2 * n_context) for cells in seen]  # over the rows of the prefill
+    cell, lora = kv_bytes_per_token // hp.n_layer, adapter_bytes(hp, rank)
+    cache = cell * sum(seen)
+    scores = 4 * hp.n_embd_q  # operations of a row for each cell that a layer sees: scores, and sums of V
     # An encoder row ends with the last layer's K and V.
-    encoder = 2 * (values["body"] + values["kv"]) + attention * last
-    decoder = 2 * (values["body"] + values["last"] + values["head"]) + attention * hp.n_layer + 2 * lora // 4
-    row = 2 * values.total() + attention * hp.n_layer
+    encoder = 2 * (values["body"] + values["kv"]) + scores * sum(seen[:last])
+    decoder = 2 * (values["body"] + values["last"] + values["head"]) + scores * sum(seen) + 2 * lora // 4
+    row = 2 * values.total() + scores * sum(seen)
     ubatches = math.ceil(n_context / _N_UBATCH)
-    prefill = n_context * (2 * (values["body"] + values["kv"]) + attention * last // 2)
+    prefill = n_context * (2 * (values["body"] + values["kv"]) + scores * sum(mean_seen[:last]))
     return {
-        PREFILL: Work(ubatches * (n_bytes["body"] + n_bytes["kv"] + cache // 2), prefill),
+        PREFILL: Work(ubatches * (n_bytes["body"] + n_bytes["kv"] + cell * sum(mean_seen)), prefill),
         ROW: Work(n_bytes.total() + cache, row),
         DUAL: Work(n_bytes.total() + cache + lora, encoder + decoder),
         SWAP: Work(n_bytes.total() - n_bytes["kv"] + cache + lora, decoder),
@@ -126,12 +131,13 @@ def _weight_bytes(file: BaseFile, weight: Weight) -> int:
     return row * math.prod(weight.shape[1:])
 
 
-def _main_type(file: BaseFile) -> int:
-    """The ggml type that most values of the base's matrices are in."""
-    values = Counter[int]()
+def _main_kind(file: BaseFile, placement: Placement) -> tuple[int, int]:
+    """ggml type and buffer type of most values of the base's matrices: what decides which kernel multiplies them."""
+    values = Counter[tuple[int, int]]()
     for weight in file.weights.values():
         if weight.use in (MATRIX, EXPERTS):
-            values[file.file.tensors[weight.source].type] += math.prod(weight.shape)
+            kind = (file.file.tensors[weight.source].type, placement.buffer_type_of(weight))
+            values[kind] += math.prod(weight.shape)
     return values.most_common(1)[0][0]
 
 

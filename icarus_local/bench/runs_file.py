@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from icarus_local.bench.records import Case, Run
 from icarus_local.bench.summary import summary
 from icarus_local.errors import IcarusError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class BenchFileError(IcarusError):
@@ -21,7 +26,7 @@ class BenchFileError(IcarusError):
 
 
 class RunsFile:
-    """Finished runs, kept in a file where one is named.
+    """Finished runs, kept in a file where one is named; a context in which no other process writes it.
 
     Attributes:
         identity: what must be the same for runs to be one measurement; `workflows` are hashes by name.
@@ -29,20 +34,32 @@ class RunsFile:
     """
 
     def __init__(self, path: Path | None, identity: dict[str, Any], machine: dict[str, Any]) -> None:
-        """Takes what a file holds already.
-
-        Raises:
-            BenchFileError: it is no such file, or was measured with something else (what).
-        """
+        """Begins with no runs; where there is a file, it is read and written when the context is entered."""
         self._path, self.identity, self.machine = path, identity, machine
         self.runs: list[Run] = []
-        if path is None:
-            return
-        if not path.parent.is_dir():
-            raise BenchFileError(f"there is no folder {path.parent} to write {path.name} into", "Make it first")
-        if path.exists():
-            known, self.runs = read_runs(path)
-            self._check(path, known)
+
+    def __enter__(self) -> Self:
+        """Takes what the file holds already, and writes it: that it can be is known before hours are spent.
+
+        Raises:
+            BenchFileError: it is no such file, or was measured with something else (what); another process measures
+                into it; or it cannot be written.
+        """
+        with ExitStack() as stack:
+            path = self._path
+            if path is not None:
+                if not path.parent.is_dir():
+                    raise BenchFileError(f"there is no folder {path.parent} to write {path.name} into", "Make it first")
+                stack.enter_context(_held(path))
+                if path.exists():
+                    known, self.runs = read_runs(path)
+                    self._check(path, known)
+                self._write(path)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
 
     def _check(self, path: Path, known: dict[str, Any]) -> None:
         before, now = known.get("workflows", {}), self.identity["workflows"]
@@ -60,14 +77,17 @@ class RunsFile:
         return any((run.case, run.system, run.repeat) == (case, system, repeat) for run in self.runs)
 
     def add(self, run: Run) -> None:
-        """Keeps a finished run, and writes the file anew: beside its place, then renamed, so that it is always whole.
+        """Keeps a finished run.
 
         Raises:
             BenchFileError: the file cannot be written.
         """
         self.runs.append(run)
-        if self._path is None:
-            return
+        if self._path is not None:
+            self._write(self._path)
+
+    def _write(self, path: Path) -> None:
+        """Writes the file anew: beside its place, then renamed, so that it is always whole."""
         content = {
             "format": FORMAT,
             "identity": self.identity,
@@ -75,14 +95,36 @@ class RunsFile:
             **summary(self.runs),
             "runs": [run.model_dump() for run in self.runs],
         }
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             beside.write_text(_lines(content), "utf-8")
-            beside.replace(self._path)
+            beside.replace(path)
         except OSError as error:
-            raise BenchFileError(f"{self._path} cannot be written: {error.strerror}") from error
+            raise BenchFileError(f"{path} cannot be written: {error.strerror}", "Give another --out") from error
         finally:
-            beside.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                beside.unlink()
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Holds a file against other measurements; the system lets go of it when the process ends, however it does."""
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise BenchFileError(
+            f"another process measures into {path}", "Wait until it has ended, or give another --out"
+        ) from error
+    except OSError as error:
+        raise BenchFileError(f"{path} cannot be written: {error.strerror}", "Give another --out") from error
+    try:
+        yield
+    finally:
+        # While it is held, so that nobody is left with a lock on a file that is gone.
+        with contextlib.suppress(OSError):
+            Path(lock.lock_file).unlink()
+        lock.release()
 
 
 def _lines(content: dict[str, Any]) -> str:

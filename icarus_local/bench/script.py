@@ -70,7 +70,7 @@ class Script:
                 f"{self.n_round} tokens each with {case.agents} agents",
                 "Give a larger --context, fewer --agents or a smaller --answer-tokens",
             )
-        self.n_warm_rounds = math.ceil((case.warm_turns or workflow.warm_turns) / len(shares))
+        self.n_warm_rounds = math.ceil(case.warm_turns / len(shares))
         self._n_vocab = n_vocab
         self._rng = np.random.default_rng([_SEED, seed])
         self.tokens = self._ids(self.n_shared)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from operator import itemgetter
@@ -10,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from icarus_local.bench.break_even import estimated_break_even, measured_break_even
 from icarus_local.bench.records import Case, Record, Run, Turned
-from icarus_local.bench.system import ICARUS, SEPARATE, SYSTEMS
+from icarus_local.bench.system import CAP, ICARUS, SEPARATE, SEPARATE_CAPPED, SWAP, SYSTEMS
 
 Figures = dict[str, Any]
 _LEAST_POINTS = 3  # of a fit
@@ -72,23 +72,47 @@ def _median(repeats: Sequence[Any]) -> Any:
 
 def summarise(runs: Sequence[Run], case: Case) -> Figures:
     """A case: each system's medians over repeats, what icarus gains over each, and where it loses."""
-    systems: dict[str, Figures] = {}
-    repeats: dict[str, int] = {}
-    for system in SYSTEMS:
-        records = [run.record for run in runs if run.case == case and run.system == system]
-        if records:
-            systems[system] = _median([figures(record) for record in records])
-            repeats[system] = len(records)
-    found: Figures = {**case.model_dump(), "repeats": repeats, "systems": systems}
+    systems = _medians(runs, case)
+    of_case = [run for run in runs if run.case == case]
+    found: Figures = {
+        **case.model_dump(),
+        "repeats": {system: sum(run.system == system for run in of_case) for system in systems},
+        "other_cores": max((run.other_cores for run in of_case if run.other_cores is not None), default=None),
+        "systems": systems,
+    }
     ours = systems.get(ICARUS)
     if ours is None:
         return found
     others = {name: theirs for name, theirs in systems.items() if name != ICARUS}
     found["gain"] = {name: _gain(ours, theirs) for name, theirs in others.items()}
     found["slower_than"] = [name for name, gain in found["gain"].items() if gain["mean"] < 1]
-    records = [run.record for run in runs if run.case == case and run.system == SEPARATE]
-    found["break_even_agents"] = break_even(ours["mean_s"], records, case.agents) if records else None
+    found["break_even"] = _break_even(runs, case, ours["mean_s"])
     return found
+
+
+def _medians(runs: Sequence[Run], case: Case) -> dict[str, Figures]:
+    """By system, its figures of a case."""
+    found = {}
+    for system in SYSTEMS:
+        records = [run.record for run in runs if (run.case, run.system) == (case, system)]
+        if records:
+            found[system] = _median([figures(record) for record in records])
+    return found
+
+
+def _break_even(runs: Sequence[Run], case: Case, our_mean_s: float) -> Figures:
+    """`measured_agents` of all cases that differ from this one in agents alone, `estimated_agents` from it alone."""
+    points = []
+    for other in {run.case for run in runs if run.case.model_copy(update={"agents": case.agents}) == case}:
+        means = {name: system["mean_s"] for name, system in _medians(runs, other).items()}
+        if ICARUS in means and SEPARATE in means:
+            points.append((other.agents, means[ICARUS], means[SEPARATE]))
+    separate = [run.record for run in runs if (run.case, run.system) == (case, SEPARATE)]
+    return {
+        "measured_agents": measured_break_even(sorted(points)),
+        "measured_at": sorted(agents for agents, _, _ in points),
+        "estimated_agents": estimated_break_even(our_mean_s, separate, case.agents) if separate else None,
+    }
 
 
 def _gain(ours: Figures, theirs: Figures) -> Figures:
@@ -106,45 +130,32 @@ def _gain(ours: Figures, theirs: Figures) -> Figures:
     }
 
 
-def break_even(our_mean_s: float, separate: Sequence[Record], agents: int) -> int | None:
-    """The least number of agents whose warm turns are not slower here than with separate caches; None if not known.
-
-    With a cache of its own, an agent encodes what all others said since it spoke, so its turn grows by the same time
-    with each agent more. Here a turn does not depend on the number of agents.
-    """
-    warm = [turn for record in separate for turn in record.turns if not turn.cold]
-    queued = any(turn.latency_s > 1.5 * turn.busy_s for turn in warm)
-    # One agent has nobody to read, and answers at once wait for each other.
-    if agents < 2 or queued:
-        return None
-    latency, prompt_s, encoded, answer = (
-        statistics.fmean(values)
-        for values in zip(*[(turn.latency_s, turn.ttft_s, turn.encoded, turn.generated) for turn in warm], strict=True)
-    )
-    # A turn encodes a prompt for each agent, an answer for each but its own, and the last token that it said itself.
-    tokens_of_an_agent = (encoded + answer - 1) / agents
-    more_s = prompt_s / encoded * tokens_of_an_agent
-    return max(1, math.ceil(agents - (latency - our_mean_s) / more_s))
-
-
 _AXES = ("context", "agents", "answer_tokens")
 
 
 def growth(results: Sequence[Figures]) -> list[Figures]:
     """How the mean latency of a turn grows along each axis that has at least three points, all else being the same.
 
-    `exponent` is the slope of log latency over log of the axis, by least squares: 0 is constant, 1 linear.
+    `points` are those of `fitted`, `exponent` is theirs.
     """
     found = []
     for axis in _AXES:
         for fixed, points in groups(results, axis):
-            if len(points) < _LEAST_POINTS:
-                continue
             for system in SYSTEMS:
-                xy = [(p[axis], p["systems"][system]["mean_s"]) for p in points if system in p["systems"]]
-                if len(xy) >= _LEAST_POINTS:
+                xy = fitted(axis, system, points)
+                if xy:
                     found.append({"axis": axis, **fixed, "system": system, "points": xy, "exponent": exponent(xy)})
     return found
+
+
+def fitted(axis: str, system: str, points: Sequence[Figures]) -> list[tuple[int, float]]:
+    """(axis, mean seconds of a warm turn) of the results that an exponent may be taken of; none where these are few.
+
+    Along agents a step is no power: one agent never swaps, and up to `CAP` agents none of them is evicted.
+    """
+    least = {SWAP: 2, SEPARATE_CAPPED: CAP + 1}.get(system, 1) if axis == "agents" else 1
+    xy = [(p[axis], p["systems"][system]["mean_s"]) for p in points if p[axis] >= least and system in p["systems"]]
+    return xy if len(xy) >= _LEAST_POINTS else []
 
 
 def groups(results: Sequence[Figures], axis: str) -> list[tuple[Figures, list[Figures]]]:
@@ -158,6 +169,6 @@ def groups(results: Sequence[Figures], axis: str) -> list[tuple[Figures, list[Fi
 
 
 def exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The slope of log y over log x, by least squares."""
+    """The slope of log y over log x, by least squares: 0 is constant, 1 linear."""
     x, y = np.log(np.asarray(points, float)).T
     return float(np.polyfit(x, y, 1)[0])

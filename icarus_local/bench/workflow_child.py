@@ -1,8 +1,10 @@
-"""One system in a process of its own, so that its memory is its own: a job on stdin, what it took on stdout."""
+"""One system in a process of its own: a job as a line on stdin, what it took on stdout; it ends with its stdin."""
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -19,12 +21,11 @@ def open_system(job: Job) -> System:
     """The job's system, loaded."""
     setup, case = job.setup, job.case
     adapters = setup.adapters[: case.agents]
-    shared: dict[str, Any] = {"kv_type": setup.kv_type, "n_threads": setup.n_threads, "repack": setup.repack}
+    shared: dict[str, Any] = {"kv_type": setup.kv_type, "n_threads": setup.n_threads}
     if job.system == ICARUS:
-        return Icarus(setup.base, adapters, case.context, **shared)
+        return Icarus(setup.base, adapters, case.context, repack=setup.repack, **shared)
     room = {SWAP: 1, SEPARATE_CAPPED: min(CAP, case.agents), SEPARATE: case.agents}[job.system]
-    shared["kv_bytes_per_token"] = setup.kv_bytes_per_token
-    return LlamaPool(setup.base, adapters, case.context, room, **shared)
+    return LlamaPool(setup.base, adapters, case.context, room, kv_bytes_per_token=setup.kv_bytes_per_token, **shared)
 
 
 def measure(job: Job) -> Record:
@@ -65,11 +66,21 @@ def measure(job: Job) -> Record:
 def main() -> None:
     """Reads a job, writes a `Record` or a `Failure`."""
     answer: Record | Failure
+    job = Job.model_validate_json(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        answer = measure(Job.model_validate_json(sys.stdin.buffer.read()))
+        answer = measure(job)
     except IcarusError as error:
         answer = Failure(error=error.what, hint=error.hint)
     sys.stdout.write(answer.model_dump_json())
+
+
+def _end_with_parent() -> None:
+    """Ends this process when whoever started it is gone: it would go on at full load beside what is measured next."""
+    # Not through sys.stdin: a thread that waits there holds a lock that the interpreter needs to end.
+    while os.read(0, 1 << 12):
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from icarus_local.chat.agents import Agent
 from icarus_local.chat.events import AgentsChanged, AgentState
 from icarus_local.chat.figures import mib
 from icarus_local.chat.requests import AddAgent, ReloadAgent, RemoveAgent, check_name
-from icarus_local.engine.adapter_file import TRAINED_ORDINARY, Adapter, read_adapter
+from icarus_local.engine.adapter_file import TRAINED_ORDINARY, Adapter, read_adapter, read_rank
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, IcarusError, RequestError
 
@@ -117,6 +118,20 @@ class Roster:
         return (
             ", without an adapter" if ready.adapter_id is None else f": {mib(self._state_of(ready).n_bytes)}, in memory"
         )
+
+    def reserve(self, given: Sequence[str]) -> None:
+        """Makes room for the adapters of all these agents at once; what is wrong with one of them, `add` says.
+
+        Raises:
+            IcarusError: there is not enough memory for them.
+        """
+        ranks = []
+        for name in given:
+            with contextlib.suppress(IcarusError):
+                adapter = self._choose(name).adapter_for(self._engine.base.family_id)
+                if adapter is not None:
+                    ranks.append(read_rank(self._locate(adapter)))
+        self._engine.reserve_adapters(ranks)
 
     def add(self, given: str) -> ReadyAgent:
         """Lets an agent take part, behind the others.

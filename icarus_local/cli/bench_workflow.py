@@ -54,7 +54,11 @@ class WorkflowOptions:
 
 
 def run_bench_workflow(engine_options: EngineOptions, options: WorkflowOptions) -> None:
-    """Measures what is not in `--out` yet, and prints every case."""
+    """Measures what is not in `--out` yet, and prints every case.
+
+    Raises:
+        IncompleteError: systems failed, after everything else was measured.
+    """
     plan = _plan(options)
     with ExitStack() as stack:
         # The engine goes before anything is measured: what it says of the base is all that is needed.
@@ -63,7 +67,8 @@ def run_bench_workflow(engine_options: EngineOptions, options: WorkflowOptions) 
             most = max(case.agents for case in plan.cases)
             setup = stack.enter_context(prepared(engine, most, options.rank))
         machine = describe()
-        file = RunsFile(options.out, identity(setup, options.rank, plan.workflows), machine)
+        known = identity(setup, options.rank, plan.workflows)
+        file = stack.enter_context(RunsFile(options.out, known, machine))
         if not options.as_json:
             click.echo(
                 f"{setup.base.name}, {setup.n_threads} threads on {machine['cores']} cores of {machine['cpu']}, "
@@ -135,7 +140,8 @@ def _roofline_table(found: Roofline, n_threads: int) -> str:
     lines = [
         f"{n_threads} threads: {peaks.copy_bytes_s / 1e9:.1f} GB/s copied (read and written), "
         f"{peaks.read_bytes_s / 1e9:.1f} GB/s read; {peaks.ops_s / 1e9:.0f} billion operations per second in ggml's "
-        f"product of a {SIDE} x {SIDE} {peaks.weight_type} matrix with {COLUMNS} columns",
+        f"product of a {SIDE} x {SIDE} matrix ({peaks.weight_type}{', repacked' if peaks.repacked else ''}) with "
+        f"{COLUMNS} columns",
         f"context of {found.n_context} tokens, rank {found.rank}",
         f"  {'':<12}{'MB read':>10}{'Gop':>10}{'memory ms':>12}{'arithm. ms':>12}{'measured':>10}{'x floor':>9}",
     ]

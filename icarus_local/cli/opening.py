@@ -105,6 +105,7 @@ def load(
         engine, choose, locate_adapter, tokenizer.sha256, template.sha256, instruction_only=instruction_only
     )
     notices = [*engine.notices, *([notice] if notice else [])]
+    roster.reserve(agents)
     for given in agents:
         if report is not None:
             report(f"agent {given.partition('=')[0]}", None)

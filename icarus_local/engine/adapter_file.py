@@ -160,6 +160,23 @@ def read_adapter(path: Path) -> Adapter:
         raise AdapterError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def read_rank(path: Path) -> int:
+    """The largest rank in an adapter's file, by its table of tensors alone; 0 without any.
+
+    Raises:
+        AdapterError: missing or damaged.
+    """
+    try:
+        with GgufFile(path) as file:
+            shapes = [info.shape for name, info in file.tensors.items() if name.endswith(".lora_a")]
+    except ModelFileError as error:
+        raise AdapterError(error.what, error.hint) from error
+    except OSError as error:
+        raise AdapterError(f"{path} cannot be read: {error.strerror}") from error
+    # A dimension of 1 at the end is not told from none.
+    return max(((*shape, 1)[1] for shape in shapes), default=0)
+
+
 def _read(file: GgufFile) -> Adapter:
     path = file.path
     _check_kind(file)

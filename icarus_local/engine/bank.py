@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,12 +114,27 @@ class AdapterBank:
             AdapterError: it is for another base, or one of its tensors has no place. IcarusError: no memory for it.
         """
         check_fits(adapter, self._base.family_id, self._base.places)
-        rank = -(-adapter.rank // _RANK_STEP) * _RANK_STEP
-        entry = _Entry(adapter.path, adapter.sha256, rank)
+        entry = _Entry(adapter.path, adapter.sha256, _padded(adapter.rank))
         self._make_resident(entry, adapter, keep=())
         adapter_id = next(self._ids)
         self._entries[adapter_id] = entry
         return adapter_id
+
+    def reserve(self, ranks: Sequence[int]) -> None:
+        """Makes room beside what is resident, so that adding adapters of these ranks moves and copies nothing.
+
+        There is never more room than for as many as may be resident; ranks that `add` refuses get none.
+
+        Raises:
+            IcarusError: no memory for them.
+        """
+        most = max(min(sizes) for sizes in self._sizes.values())
+        for rank, n in Counter(_padded(rank) for rank in ranks[: self._max] if rank <= most).items():
+            stack = self._stacks.get(rank)
+            if stack is None:
+                self._stacks[rank] = Stack(rank, self._allocate(rank, n + 1), n + 1)
+            else:
+                self._enlarge(stack, len(stack.used) + n + 1)
 
     def use(self, adapter_ids: Sequence[int | None]) -> tuple[LoraUse, ...]:
         """Makes the adapters of a step resident and says which stacks it reads.
@@ -171,7 +187,8 @@ class AdapterBank:
             stack = Stack(rank, self._allocate(rank, _FIRST_CAPACITY), _FIRST_CAPACITY)
             self._stacks[rank] = stack
         elif len(stack.used) + 1 == stack.capacity:
-            self._grow(stack)
+            # By half, and by one at least: an adapter is tens of megabytes.
+            self._enlarge(stack, max(stack.capacity + 1, 3 * stack.capacity // 2))
         return stack
 
     @property
@@ -195,11 +212,12 @@ class AdapterBank:
         what = f"room for {capacity - 1} {'adapter' if capacity == _FIRST_CAPACITY else 'adapters'} of rank {rank}"
         return TensorGroup(specs, what, "Load fewer agents, or adapters of a smaller rank")
 
-    def _grow(self, stack: Stack) -> None:
-        # By half, and by one at least: an adapter is tens of megabytes.
-        capacity = max(stack.capacity + 1, 3 * stack.capacity // 2)
+    def _enlarge(self, stack: Stack, capacity: int) -> None:
+        """Moves a stack to where it has this capacity, or as much as may be resident; the old one lives meanwhile."""
         if self._max is not None:
             capacity = min(capacity, self._max + 1)
+        if capacity <= stack.capacity:
+            return
         larger = self._allocate(stack.rank, capacity)
         for name in stack.tensors:
             larger.write(name, stack.tensors.read(name))
@@ -269,6 +287,11 @@ class AdapterBank:
         return 4 * values  # F32
 
     @property
+    def n_added(self) -> int:
+        """Adapters that were added and not removed, in memory or not."""
+        return len(self._entries)
+
+    @property
     def n_resident(self) -> int:
         """Adapters in memory."""
         return sum(entry.slot is not None for entry in self._entries.values())
@@ -284,6 +307,10 @@ class AdapterBank:
             stack.tensors.close()
         self._stacks.clear()
         self._entries.clear()
+
+
+def _padded(rank: int) -> int:
+    return -(-rank // _RANK_STEP) * _RANK_STEP
 
 
 def _read_again(entry: _Entry) -> Adapter:

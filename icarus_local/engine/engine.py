@@ -168,6 +168,17 @@ class Engine:
         self._check_open()
         return self._bank.add(adapter)
 
+    def reserve_adapters(self, ranks: Sequence[int]) -> None:
+        """Makes room for adapters of these ranks (`read_rank`), so that adding them allocates and copies nothing more.
+
+        Without it a stack grows as adapters come, and its old and new place are in memory together.
+
+        Raises:
+            IcarusError: no memory for them.
+        """
+        self._check_open()
+        self._bank.reserve(ranks)
+
     def remove_adapter(self, adapter_id: int) -> None:
         """Removes a resident adapter."""
         self._bank.remove(adapter_id)

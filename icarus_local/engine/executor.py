@@ -15,7 +15,8 @@ from icarus_local.engine.kv import KvCache
 from icarus_local.errors import IcarusError
 from icarus_local.ggml.library import load, strlen_address
 
-_MAX_GRAPHS = 64
+# Kept: many shapes of prompts, and of each speaker a first token and a dual step, on both sides of a growth of n_kv.
+_GRAPHS, _GRAPHS_PER_ADAPTER = 64, 4
 _HINT = "Give a smaller --n-ctx, or fewer --gpu-layers"
 
 
@@ -168,7 +169,7 @@ class CachedGraphs(_Graphs):
         if self.n_bytes != before:
             # All graphs share the allocator's one buffer: when it moves, the others point at freed memory.
             self.clear()
-        while len(self._graphs) >= _MAX_GRAPHS:
+        while len(self._graphs) >= _GRAPHS + _GRAPHS_PER_ADAPTER * self._bank.n_added:
             self._graphs.popitem(last=False)[1].close()
         self._graphs[spec] = graph
         return graph

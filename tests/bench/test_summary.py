@@ -1,4 +1,4 @@
-"""What runs come to: percentiles, medians over repeats, gains, break-even and exponents, computed by hand."""
+"""What runs come to: percentiles, medians over repeats, gains and exponents, computed by hand."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from icarus_local.bench.records import Case, Record, Run, Turned
 from icarus_local.bench.report import table
-from icarus_local.bench.summary import break_even, exponent, figures, growth, percentile, summarise, summary
+from icarus_local.bench.summary import exponent, figures, growth, percentile, summarise, summary
 
-CASE = Case(workflow="tried", agents=4, context=512, answer_tokens=None, warm_turns=None)
+CASE = Case(workflow="tried", agents=4, context=512, answer_tokens=None, warm_turns=40)
 
 
 def turned(latency: float, *, cold: bool = False, ttft: float = 0.5, encoded: int = 10, **more: Any) -> Turned:
@@ -27,7 +27,7 @@ def record(*latencies: float, **more: Any) -> Record:
 
 
 def run(system: str, found: Record, repeat: int = 0, case: Case = CASE) -> Run:
-    return Run(case=case, system=system, repeat=repeat, record=found)
+    return Run(case=case, system=system, repeat=repeat, record=found, wall_s=1.0, other_cores=None)
 
 
 def test_percentiles_lie_between_neighbours() -> None:
@@ -72,6 +72,7 @@ def test_a_case_is_the_median_over_repeats_with_gains_over_each_system() -> None
     assert "against swap: P95 11.00 x lower" in shown
     assert "here icarus is slower than separate" in shown
     assert "medians of 3 repeats" in shown
+    assert "it takes 1.00 x the K and V and 1.00 x the resident memory" in shown
 
 
 def test_memory_that_the_system_does_not_tell_stays_unknown() -> None:
@@ -79,33 +80,7 @@ def test_memory_that_the_system_does_not_tell_stays_unknown() -> None:
     result = summarise([run("icarus", silent), run("swap", record(2.0))], CASE)
     assert result["systems"]["icarus"]["rss_bytes"] is None
     assert result["gain"]["swap"]["rss_bytes"] is None
-    table(CASE, result)
-
-
-def separate(agents: int) -> Record:
-    """Caches of their own where a token takes 10 ms to encode: hand-overs of 4, answers of 8 in half a second."""
-    encoded = 1 + (agents - 1) * 12 + 4
-    return record(encoded / 100 + 0.5, ttft=encoded / 100, encoded=encoded)
-
-
-def test_break_even_is_where_both_take_as_long() -> None:
-    # With one agent 0.55 s, and 0.12 s more for each.
-    for measured_at in (2, 4, 8):
-        assert break_even(0.54, [separate(measured_at)], measured_at) == 1
-        assert break_even(0.56, [separate(measured_at)], measured_at) == 2
-        assert break_even(0.90, [separate(measured_at)], measured_at) == 4
-        assert break_even(0.92, [separate(measured_at)], measured_at) == 5
-
-
-def test_break_even_is_not_known_of_one_agent_or_of_answers_that_wait_for_each_other() -> None:
-    assert break_even(1.0, [separate(1)], 1) is None
-    waiting = Record(
-        turns=(turned(1.0, cold=True), *(turned(1.0 * i, busy_s=1.0) for i in (1, 2, 3))),
-        kv_bytes=1,
-        kv_used_bytes=1,
-        rss_bytes=1,
-    )
-    assert break_even(1.0, [waiting], 3) is None
+    assert "resident" not in table(CASE, result)
 
 
 @given(st.floats(-2, 3), st.floats(0.01, 10))
@@ -126,3 +101,28 @@ def test_growth_is_along_one_axis_with_all_else_the_same() -> None:
     assert grown["points"] == [(256, 0.5), (512, 1.0), (1024, 2.0)]
     assert grown["exponent"] == pytest.approx(1.0)
     assert growth(found["results"][:2]) == []
+
+
+def test_a_step_along_agents_is_no_growth() -> None:
+    # One agent never swaps, two have room in the capped pool: what follows costs the same for any number.
+    seconds = {
+        "swap": {1: 1.0, 2: 20.0, 4: 20.0, 8: 20.0},
+        "separate": {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0},
+        "separate_capped": {1: 1.0, 2: 2.0, 4: 20.0, 8: 20.0},
+    }
+
+    def grown(most: int) -> dict[str, tuple[list[int], float]]:
+        runs = [
+            run(system, record(latency), case=CASE.model_copy(update={"agents": agents}))
+            for system, by_agents in seconds.items()
+            for agents, latency in (by_agents | {16: 16.0 if system == "separate" else 20.0}).items()
+            if agents <= most
+        ]
+        found = summary(runs)["growth"]
+        return {one["system"]: ([agents for agents, _ in one["points"]], one["exponent"]) for one in found}
+
+    few = grown(8)
+    assert few.keys() == {"swap", "separate"}
+    assert few["swap"] == ([2, 4, 8], pytest.approx(0.0, abs=1e-9))
+    assert few["separate"] == ([1, 2, 4, 8], pytest.approx(1.0))
+    assert grown(16)["separate_capped"] == ([4, 8, 16], pytest.approx(0.0, abs=1e-9))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from icarus_local.bench import llama_system
 from icarus_local.bench.icarus_system import Icarus
+from icarus_local.bench.llama_system import LlamaPool
 from icarus_local.bench.records import Record, Setup
 from icarus_local.bench.script import Script
 from icarus_local.bench.system import SYSTEMS
 from icarus_local.bench.workflow_child import measure
+from icarus_local.engine.oracle import LlamaModel
+from icarus_local.errors import IcarusError
+from icarus_local.ggml.library import load_llama
 from tests.bench.jobs import CONTEXT, case_of, job, tiny_setup, workflow
 from tests.tiny import Tiny
 
@@ -131,6 +137,56 @@ def test_the_cache_holds_what_was_forced(setup: Setup) -> None:
         assert len(held) == len(spoken.tokens) - (1 if script is not PANEL else 1 + 2 * 8)
         assert cells.n_used == len(held)
     system.close()
+
+
+def test_adapters_have_room_before_they_come(setup: Setup) -> None:
+    system = Icarus(setup.base, setup.adapters, CONTEXT, kv_type="f16", n_threads=1, repack=False)
+    bank = system._engine._bank
+    # Nothing has moved since the first came, and there is room for nobody else.
+    assert bank.generation == 0
+    assert bank.stack(16).capacity == len(setup.adapters) + 1
+    system.close()
+
+
+def test_caches_that_free_memory_does_not_hold_are_refused_before_anything_is_loaded(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        raise AssertionError("it was loaded")
+
+    per_token = 64 << 10
+    needed = 3 * CONTEXT * per_token
+    monkeypatch.setattr(llama_system, "LlamaModel", loaded)
+    monkeypatch.setattr("icarus_local.engine.devices.host_memory", lambda: needed - 1)
+
+    def pool(n_ctx: int, n_contexts: int) -> None:
+        shared = {"kv_type": "f16", "n_threads": 1, "kv_bytes_per_token": per_token}
+        LlamaPool(setup.base, setup.adapters, n_ctx, n_contexts, **shared)
+
+    # A context is padded to 512 cells.
+    with pytest.raises(
+        IcarusError, match=r"a pool of 3 caches of 511 tokens takes 96 MiB and 95 MiB are free\..*--agents"
+    ):
+        pool(CONTEXT - 1, 3)
+    with pytest.raises(AssertionError, match="it was loaded"):
+        pool(CONTEXT, 2)
+
+
+def test_llama_cpp_repacks_as_it_does_by_default_whatever_icarus_does(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = bool(load_llama().llama_model_default_params().use_extra_bufts)
+    given = []
+
+    class Watched(LlamaModel):
+        def __init__(self, path: Path, *, repack: bool = False) -> None:
+            given.append(repack)
+            super().__init__(path, repack=repack)
+
+    monkeypatch.setattr(llama_system, "LlamaModel", Watched)
+    assert not setup.repack
+    measure(job(setup, "swap", workflow(agents=1), warm_turns=1))
+    assert given == [default]
 
 
 def test_a_round_has_every_turn_and_every_agent() -> None:

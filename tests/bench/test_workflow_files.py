@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from icarus_local.bench.measurement import cases
 from icarus_local.bench.records import Case
 from icarus_local.bench.script import Script
 from icarus_local.bench.workflow import WorkflowError, read_workflow, shipped
@@ -39,7 +40,8 @@ def test_the_shipped_ones_fit_their_contexts_and_have_forty_warm_turns() -> None
         assert workflow.name == name
         assert workflow.description
         for context in workflow.contexts:
-            case = Case(workflow=name, agents=workflow.agents, context=context, answer_tokens=None, warm_turns=None)
+            (case,) = cases(workflow, [], [context], [], None)
+            assert (case.agents, case.answer_tokens, case.warm_turns) == (workflow.agents, None, 40)
             script = Script(workflow, case, 1000)
             assert script.n_warm_rounds * sum(len(step) for step in script.steps) >= 40
             assert all(share.n_answer == 32 for step in script.steps for share in step)
@@ -96,7 +98,7 @@ def test_a_file_too_large_or_not_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_context_that_holds_no_two_rounds_is_refused_with_what_it_takes() -> None:
-    case = Case(workflow="rounds", agents=8, context=768, answer_tokens=None, warm_turns=None)
+    case = Case(workflow="rounds", agents=8, context=768, answer_tokens=None, warm_turns=40)
     with pytest.raises(RequestError, match="768 tokens does not hold two rounds of rounds, which have 384 tokens each"):
         Script(read_workflow("rounds"), case, 1000)
     assert Script(read_workflow("rounds"), case.model_copy(update={"context": 769}), 1000).n_shared == 1
@@ -106,7 +108,7 @@ def test_another_number_of_agents_than_the_speakers_is_refused(tmp_path: Path) -
     text = GOOD + "speaker = 0\n" + "[[turns]]" + GOOD.partition("[[turns]]")[2] + "speaker = 1\n"
     (tmp_path / "mine.toml").write_text(text, "utf-8")
     workflow = read_workflow(str(tmp_path / "mine.toml"))
-    case = Case(workflow="mine", agents=2, context=512, answer_tokens=None, warm_turns=None)
+    case = Case(workflow="mine", agents=2, context=512, answer_tokens=None, warm_turns=40)
     assert len(Script(workflow, case, 100).steps) == 2
     with pytest.raises(RequestError, match="it has 2 agents, not 3"):
         Script(workflow, case.model_copy(update={"agents": 3}), 100)

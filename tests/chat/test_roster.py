@@ -14,6 +14,7 @@ from icarus_local.chat.agents import Agent
 from icarus_local.chat.events import AgentsChanged, AnswerDone, CacheUsed, Event
 from icarus_local.chat.requests import AddAgent, Join, ReloadAgent, RemoveAgent, Request
 from icarus_local.chat.session import Session
+from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, IcarusError, RequestError
 from tests.chat.chats import agree, done, make_roster, make_session
 from tests.tiny import Tiny
@@ -116,6 +117,20 @@ def test_what_an_adapter_takes_is_what_the_engine_allocates(session: Session) ->
     list(session.run(RemoveAgent("b")))
     assert engine.n_resident_adapters == 0
     assert engine.adapter_bytes == 0
+
+
+def test_those_who_open_a_conversation_have_room_at_once(tiny: Tiny, known: list[Agent]) -> None:
+    with Engine(tiny.path, n_ctx=256, device="cpu") as engine:
+        roster, names = make_roster(known, engine), [agent.name for agent in known]
+        roster.reserve([*names, "nobody"])
+        reserved = engine.adapter_bytes
+        for name in names:
+            roster.add(name)
+        assert engine.n_resident_adapters == 3
+        assert engine.adapter_bytes == reserved
+        assert engine._bank.generation == 0, "nothing has moved"
+        with pytest.raises(RequestError, match="nobody"):
+            roster.add("nobody")
 
 
 def test_one_who_goes_is_asked_no_more_and_what_it_said_stays(session: Session) -> None:

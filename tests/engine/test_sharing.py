@@ -6,14 +6,17 @@ import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from icarus_local.bench.adapters import random_adapter
-from icarus_local.engine.adapter_file import Adapter, LoraPair, read_adapter
+from icarus_local.engine import executor
+from icarus_local.engine.adapter_file import Adapter, LoraPair, read_adapter, read_rank
 from icarus_local.engine.engine import Engine
+from icarus_local.engine.graph import Graph, GraphSpec
 from icarus_local.errors import AdapterError, RequestError
 from tests.agents import add_agents, convert
 from tests.tiny import Tiny
@@ -167,6 +170,63 @@ def test_a_cap_evicts_the_least_recently_used_and_reads_it_again(tiny: Tiny, fil
         forks = [capped.cells.fork(sequence) for _ in range(2)]
         with pytest.raises(RequestError, match="3 agents in one step, and at most 2 adapters"):
             capped.forward(decode=[(sequence, ids["A"]), (forks[0], ids["B"]), (forks[1], ids["C"])])
+
+
+def test_reserved_room_is_made_once_and_filled_without_moving(tiny: Tiny, adapters: dict[str, Adapter]) -> None:
+    ranks = [adapters[name].rank for name in "ABC"]  # 8, 20, 8
+    with Engine(tiny.path, n_ctx=256, device="cpu") as grown, Engine(tiny.path, n_ctx=256, device="cpu") as engine:
+        engine.reserve_adapters(ranks)
+        taken, bank = engine.adapter_bytes, engine._bank
+        assert [bank.stack(rank).capacity for rank in (16, 32)] == [3, 2]
+        logits = []
+        for one in (grown, engine):
+            ids = [one.add_adapter(adapters[name]) for name in "ABC"]
+            sequence = converse(one, ids[0])
+            logits.append([decode(one, sequence, adapter) for adapter in ids])
+        assert (engine.adapter_bytes, bank.generation) == (taken, 0)
+        assert all(np.array_equal(a, b) for a, b in zip(*logits, strict=True))
+        # Room beside those who are there already; what cannot be an adapter's rank takes none.
+        engine.reserve_adapters([8, 8, 4096])
+        assert bank.stack(16).capacity == 5
+        assert np.array_equal(decode(engine, sequence, ids[2]), logits[0][2])
+    with Engine(tiny.path, n_ctx=256, device="cpu", max_adapters=2) as capped:
+        capped.reserve_adapters([8] * 5)
+        assert capped._bank.stack(16).capacity == 3
+
+
+def test_the_rank_is_read_without_the_matrices(files: dict[str, Path], tmp_path: Path) -> None:
+    assert [read_rank(files[name]) for name in "ABC"] == [8, 20, 8]
+    (tmp_path / "words.gguf").write_text("words", "utf-8")
+    for broken in (tmp_path / "words.gguf", tmp_path / "gone.gguf"):
+        with pytest.raises(AdapterError, match=broken.name):
+            read_rank(broken)
+
+
+def test_forty_agents_in_turn_build_their_graphs_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[GraphSpec] = []
+
+    class Counted(Graph):
+        def __init__(self, spec: GraphSpec, *rest: Any, **more: Any) -> None:
+            built.append(spec)
+            super().__init__(spec, *rest, **more)
+
+    monkeypatch.setattr(executor, "Graph", Counted)
+    with Engine(tiny.path, n_ctx=256, device="cpu", n_threads=1) as engine:
+        engine.reserve_adapters([8] * 40)
+        ids = [engine.add_adapter(random_adapter(engine.base, 8, seed)) for seed in range(40)]
+        sequence = converse(engine, None)
+
+        def all_speak() -> int:
+            before = len(built)
+            for adapter in ids:
+                engine.forward(encode=[(sequence, [5, 6])])
+                decode(engine, sequence, adapter)
+                engine.forward(encode=[(sequence, [7])], decode=[(sequence, adapter)])
+                engine.cells.truncate(sequence, len(PROMPT))
+            return len(built) - before
+
+        assert all_speak() >= 80
+        assert all_speak() == 0
 
 
 def test_a_rank_beyond_the_weights_own_is_refused(engine: Engine, adapters: dict[str, Adapter]) -> None:
