@@ -64,8 +64,14 @@ class ChatTemplate:
         sha256: of the source, as kept in adapter files.
     """
 
-    def __init__(self, source: str, vocabulary: Vocabulary, name: str = "tokenizer.chat_template") -> None:
-        """Compiles `source`.
+    def __init__(
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        name: str = "tokenizer.chat_template",
+        now: datetime.datetime | None = None,
+    ) -> None:
+        """Compiles `source`; `now` is the time that it is told, where it asks for one: None is that of this call.
 
         Raises:
             TemplateError: empty, too large, or a syntax error, with its line and column.
@@ -81,8 +87,8 @@ class ChatTemplate:
         self._sandbox = Sandbox()
         self._sandbox.globals["raise_exception"] = self._raise_exception
         # One moment for all renderings: a date that changed would change the whole conversation's ids.
-        now = datetime.datetime.now()
-        self._sandbox.globals["strftime_now"] = lambda form: _formatted_time(now, form)
+        moment = now or datetime.datetime.now()
+        self._sandbox.globals["strftime_now"] = lambda form: _formatted_time(moment, form)
         try:
             self._template = self._sandbox.from_string(source)
         except TemplateSyntaxError as error:
@@ -294,17 +300,17 @@ class ChatTemplate:
         raise TemplateError(f"the chat template {self.name} closes no answer with a control token")
 
 
-def own_template(source: str | None, vocabulary: Vocabulary) -> ChatTemplate:
-    """A base's own template, or the default where it has none.
+def own_template(source: str | None, vocabulary: Vocabulary, now: datetime.datetime | None = None) -> ChatTemplate:
+    """A base's own template, or the default where it has none; `now` as of `ChatTemplate`.
 
     Raises:
         TemplateError: it is broken.
     """
     if source is not None:
-        return ChatTemplate(source, vocabulary)
+        return ChatTemplate(source, vocabulary, now=now)
     # No template says where BOS belongs, so the vocabulary does.
     opening = "{{ bos_token }}" if getattr(vocabulary, "adds_bos", False) else ""
-    return ChatTemplate(opening + FALLBACK_SOURCE, vocabulary, FALLBACK_NAME)
+    return ChatTemplate(opening + FALLBACK_SOURCE, vocabulary, FALLBACK_NAME, now)
 
 
 def _any_of(texts: Sequence[str]) -> re.Pattern[str] | None:

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from icarus_convert.base import read_base
 from icarus_local.errors import IcarusError, ModelFileError
 from icarus_local.paths import cache_dir
 from icarus_models.run_files import file_sha256
@@ -47,6 +48,27 @@ def load_base(
     options: dict[str, Any] = _in_four_bits(dtype) if four_bit else {}
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)
     return model.eval().requires_grad_(False)
+
+
+def check_same_model(folder: Path, gguf: Path) -> None:
+    """Refuses a Hugging Face folder that is not the model of `gguf`, for whose family its adapter will be.
+
+    Raises:
+        IcarusError: another architecture, shapes, vocabulary or norms; or one of the two is no base.
+    """
+    ours, theirs = read_base(folder), read_base(gguf)
+    if ours.family_id == theirs.family_id:
+        return
+    if ours.places != theirs.places:
+        what = "shapes"
+    elif ours.tokenizer_sha256 != theirs.tokenizer_sha256:
+        what = "vocabularies"
+    else:
+        what = "norms or hyperparameters"
+    raise IcarusError(
+        f"{folder} and {gguf} are two models: their {what} differ, so the adapter would be wrong on the GGUF",
+        f"Give that model's own GGUF; icarus-convert base {folder} -o BASE.gguf makes one",
+    )
 
 
 def sharing(model: PreTrainedModel) -> PreTrainedModel:

@@ -64,7 +64,9 @@ class Recipe(BaseModel):
     accumulation: int = Field(1, ge=1, description="Batches to an optimiser step.")
     max_tokens: int = Field(256, ge=16, description="Longer records are left out; rows are packed up to it.")
     pack: bool = Field(False, description="Several records to a row; none sees another.")
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto is bf16 where CUDA has it, else fp32.")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto", description="auto is bf16 where the GPU computes in it, else fp32."
+    )
     four_bit: bool = Field(False, description="The frozen base in 4 bits (QLoRA): bitsandbytes, CUDA.")
     gradient_checkpointing: bool = Field(False, description="A third more time, much less memory.")
     seed: int = Field(0, ge=0, lt=2**32)

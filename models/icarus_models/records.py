@@ -7,6 +7,8 @@ answer as context. No torch here.
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +18,11 @@ from typing import Any
 from icarus_local.chat.agents import Agent
 from icarus_local.chat.conversation import Conversation
 from icarus_local.errors import IcarusError
-from icarus_local.text.template import ChatTemplate
+from icarus_local.text.template import ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
+
+# What templates that ask for the date are told: a run that goes on another day has the same ids. Llama 3's own default.
+DATE = datetime.datetime(2024, 7, 26)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,14 @@ class Loaded:
     def tokens(self) -> int:
         """Number of tokens that the encoder reads."""
         return sum(len(sample.ids) for sample in self.samples)
+
+    @property
+    def sha256(self) -> str:
+        """Of ids, positions and labels of all samples, hexadecimal: whatever changes what is learnt changes it."""
+        digest = hashlib.sha256()
+        for sample in self.samples:
+            digest.update(json.dumps([sample.ids, sample.positions, sample.labels]).encode())
+        return digest.hexdigest()
 
 
 class Renderer:
@@ -103,6 +116,11 @@ class Renderer:
         return str(message.get("agent", self.speaker.name))
 
 
+def dated_template(tokenizer: Tokenizer) -> ChatTemplate:
+    """A base's own template on `DATE`. Raises `TemplateError`: it is broken."""
+    return own_template(tokenizer.template_source, tokenizer, DATE)
+
+
 def messages_of(record: Any) -> list[dict[str, Any]]:
     """The messages of a record, which begin with a user's. Raises `ValueError` where the format is broken."""
     if not isinstance(record, Mapping):
@@ -130,6 +148,8 @@ def _check(message: Any) -> None:
         raise ValueError(f"a message of the {message['role']} without content")
     if not isinstance(message.get("agent", "a"), str):
         raise ValueError("an agent that is not a name")
+    if message.get("weight", 1) not in (0, 1):
+        raise ValueError(f"a weight of {message['weight']!r}, which is neither 0 nor 1")
 
 
 def checked_messages(record: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from icarus_local.engine.identity import family_id
 from icarus_local.errors import IcarusError
 from icarus_local.ggml.gguf import GgufFile
 from icarus_models.model_card import model_card
-from icarus_models.recipe import TARGET_MODULES, Recipe
+from icarus_models.recipe import TARGET_MODULES
 from icarus_models.run_files import (
     ADAPTER,
     RUN_FILE,
@@ -24,7 +24,7 @@ from icarus_models.run_files import (
     write_json,
     write_text,
 )
-from icarus_models.teacher import weights_of
+from icarus_models.run_record import differences, weights_of
 
 _PLAN = "plan.json"
 
@@ -46,19 +46,6 @@ def checkpoint_of(out: Path, resume: bool) -> str | None:
     return str(found) if found else None
 
 
-def hashes(recipe: Recipe, base: Path) -> dict[str, str]:
-    """SHA-256 of the files that decide the outcome, by what they are to the run."""
-    files = {
-        "train": recipe.data,
-        "heldout": recipe.heldout,
-        "base": base,
-        "tokenizer": recipe.tokenizer_gguf or base,
-        "agents": recipe.agents_file,
-        "teacher": weights_of(recipe.teacher) if recipe.teacher else None,
-    }
-    return {name: file_sha256(path) for name, path in files.items() if path is not None and path.is_file()}
-
-
 def check_plan(out: Path, plan: dict[str, Any], resumed: bool) -> None:
     """Keeps what the run was started with, and refuses (IcarusError) to resume it with anything else."""
     path = out / _PLAN
@@ -66,7 +53,7 @@ def check_plan(out: Path, plan: dict[str, Any], resumed: bool) -> None:
         started = read_json(path)
         if not isinstance(started, dict):
             raise IcarusError(f"{path}: cannot tell what the run was started with", "Start anew in another folder")
-        changed = [key for key, value in plan.items() if started.get(key) != value]
+        changed = differences(started, plan)
         if changed:
             raise IcarusError(
                 f"{out}: was started with another {', '.join(changed)}; resume with the same, or start anew"

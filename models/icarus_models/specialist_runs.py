@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from icarus_local.errors import IcarusError
 from icarus_models.evaluation.systems import SystemName
 from icarus_models.recipe import Recipe, read_recipe
-from icarus_models.run_files import ADAPTER, RUN_FILE, last_checkpoint, read_json
+from icarus_models.run_files import ADAPTER, last_checkpoint
+from icarus_models.run_record import is_finished
 from icarus_models.specialists import recipe_file
 
 METHODS: tuple[SystemName, ...] = ("icarus", "lora")
@@ -36,7 +38,7 @@ class Folders:
         return self.run(name, method) / ADAPTER
 
 
-def recipe_of(name: str, method: str, folders: Folders, base: str | None) -> Recipe:
+def recipe_of(name: str, method: str, folders: Folders, base: Path | None) -> Recipe:
     """The recipe of a specialist: of both methods the same, but for the method and the folder.
 
     Raises:
@@ -47,36 +49,37 @@ def recipe_of(name: str, method: str, folders: Folders, base: str | None) -> Rec
         "heldout": folders.data / name / "heldout.jsonl",
         "out": folders.run(name, method),
     }
-    return read_recipe(recipe_file(name), {**places, "method": method, **({"base": base} if base else {})})
-
-
-def is_finished(run: Path) -> bool:
-    """Whether a training came to its end."""
-    record = read_json(run / ADAPTER / RUN_FILE)
-    return record is not None and not record["steps"]["stopped_by_time"]
+    return read_recipe(recipe_file(name), {**places, "method": method, **({"base": str(base)} if base else {})})
 
 
 def train_all(
     names: Sequence[str],
     folders: Folders,
-    base: str | None,
+    base: Path,
     make_data: Callable[[str], None],
     train: Callable[[Recipe, bool], object],
 ) -> None:
-    """Makes what data is missing and trains what is not finished, one after another.
+    """Makes what data is missing, then trains what is not finished, one after another.
 
     `train` gets a recipe, and whether it goes on from a checkpoint.
 
     Raises:
-        IcarusError: as what it calls.
+        IcarusError: a run is finished that was made of something else (before anything is trained), or as what is
+            called.
     """
-    for name in names:
-        for method in METHODS:
-            recipe = recipe_of(name, method, folders, base)
-            if not recipe.data.is_file():
-                make_data(name)
-            if not is_finished(recipe.out):
-                train(recipe, last_checkpoint(recipe.out) is not None)
+    recipes = [recipe_of(name, method, folders, base) for name in names for method in METHODS]
+    for recipe in recipes:
+        if not recipe.data.is_file():
+            make_data(recipe.agent)
+    for recipe in [recipe for recipe in recipes if not is_finished(recipe, base)]:
+        train(recipe, last_checkpoint(recipe.out) is not None)
+
+
+def check_finished(names: Sequence[str], folders: Folders, base: Path) -> None:
+    """Refuses (IcarusError) what cannot be compared: a run that is not finished, or was made of something else."""
+    for recipe in (recipe_of(name, method, folders, base) for name in names for method in METHODS):
+        if not is_finished(recipe, base):
+            raise IcarusError(f"{recipe.out}: this run is not finished", "Leave --no-train out to go on with it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,6 @@ from icarus_models.records import Renderer, lines_of, messages_of, named, parsed
 from icarus_models.reference import cache_argument
 
 
-def weights_of(folder: Path) -> Path:
-    """The file of weights in a PEFT folder. Raises `AdapterError` where there is none."""
-    for name in ("adapter_model.safetensors", "adapter_model.bin"):
-        if (folder / name).is_file():
-            return folder / name
-    raise AdapterError(f"{folder} holds no adapter_model.safetensors", "Give a PEFT folder")
-
-
 def load_teacher(base: PreTrainedModel, folder: Path) -> PeftModel:
     """A model of its own over the very weights of `base`, with the adapter of a PEFT folder; frozen, in eval mode.
 

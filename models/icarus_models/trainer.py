@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from peft import PeftModel
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from icarus_models.batches import Row
-from icarus_models.losses import Batch, Loss, mean_loss
+from icarus_models.losses import IGNORED, Batch, Loss, mean_loss
 from icarus_models.records import Sample
 
 
@@ -57,6 +57,8 @@ class LoraTrainer(Trainer):  # type: ignore[misc]
         self._tokens_per_batch, self._precision = tokens_per_batch, precision
         # The loss is in units of a batch, so the batches of one optimiser step are to be averaged.
         self.model_accepts_loss_kwargs = False
+        # Of the steps since the last that was logged.
+        self._batches, self._supervised = 0, 0
 
     def computing(self) -> AbstractContextManager[Any]:
         """The context that losses are computed in: bf16 where that is the precision."""
@@ -69,7 +71,17 @@ class LoraTrainer(Trainer):  # type: ignore[misc]
         """The sum over the batch's supervised tokens in units of a mean batch; there are no outputs to return."""
         with self.computing():
             loss = self._loss(model, inputs) / self._tokens_per_batch
+        self._batches += 1
+        self._supervised += int((inputs["labels"] != IGNORED).sum())
         return (loss, {}) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As `Trainer.log`, but a step's loss is in nats per supervised token, as the held-out loss is."""
+        if "loss" in logs and self._supervised:
+            per_token = self._tokens_per_batch * self._batches / self._supervised
+            logs = {**logs, "loss": logs["loss"] * per_token}
+            self._batches, self._supervised = 0, 0
+        super().log(logs, start_time)
 
     def mean_loss(self, loss: Loss, samples: Sequence[Sample]) -> float:
         """A loss of the model as it is now, in nats per supervised token."""
@@ -82,6 +94,14 @@ class LoraTrainer(Trainer):  # type: ignore[misc]
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+
+def on_one_device(args: TrainingArguments, tell: Callable[[str], None]) -> TrainingArguments:
+    """The arguments for one GPU: `Trainer` would wrap the model for several, and our losses ask PEFT's model."""
+    if args.n_gpu > 1:
+        tell(f"a run trains on one GPU: the first of {args.n_gpu} is used")
+        args._n_gpu = 1
+    return args
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]

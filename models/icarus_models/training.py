@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
+import os
 import random
 from collections.abc import Callable
 from contextlib import closing
@@ -17,21 +19,21 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback
 
 from icarus_local.chat.agents import read_agents_file
 from icarus_local.errors import IcarusError
-from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
-from icarus_models.base import load_base
+from icarus_models.base import check_same_model, load_base
 from icarus_models.batches import plan_rows, rows_of_epoch
 from icarus_models.checkpointing import checkpoint_layers
 from icarus_models.losses import LOSSES, collate, distillation_loss, ordinary_loss
 from icarus_models.model_card import share_text
 from icarus_models.recipe import Recipe
-from icarus_models.records import Loaded, Renderer, named, read_samples
+from icarus_models.records import DATE, Loaded, Renderer, dated_template, named, read_samples
 from icarus_models.reference import add_lora
 from icarus_models.run_files import ADAPTER
-from icarus_models.run_folder import check_plan, checkpoint_of, family_of, finish, hashes
+from icarus_models.run_folder import check_plan, checkpoint_of, family_of, finish
+from icarus_models.run_record import folder_hashes, hashes
 from icarus_models.specialists import specialists
 from icarus_models.teacher import answer_prompts, load_teacher
-from icarus_models.trainer import LoraTrainer, PlannedRows, Progress
+from icarus_models.trainer import LoraTrainer, PlannedRows, Progress, on_one_device
 
 Tell = Callable[[str], None]
 _OPTIMIZERS = {"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd", "adamw_8bit": "adamw_bnb_8bit"}
@@ -53,25 +55,42 @@ def train(recipe: Recipe, base: Path, tell: Tell, *, resume: bool = False) -> Pa
 
     `base` is a GGUF file or a Hugging Face folder. `tell` gets one line of progress at a time. The run file is written
     last: an adapter folder without it is not finished. `resume` goes on from the last checkpoint with the same batches.
-    Raises `IcarusError` for data, base or folders that cannot be used.
+    Raises `IcarusError` for data, base or folders that cannot be used, and for one of several processes.
     """
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise IcarusError(
+            f"WORLD_SIZE is {processes}, and a training run is one process on one device",
+            "Start icarus-train itself, without torchrun or accelerate launch",
+        )
     adapter = recipe.out / ADAPTER
     checkpoint = checkpoint_of(recipe.out, resume)
     dtype = _precision(recipe)
     tokenizer_file = recipe.tokenizer_gguf or base
+    if base.is_dir():
+        check_same_model(base, tokenizer_file)
     with closing(Tokenizer(tokenizer_file)) as tokenizer:
-        template = own_template(tokenizer.template_source, tokenizer)
+        template = dated_template(tokenizer)
         agents = [*(read_agents_file(recipe.agents_file) if recipe.agents_file else []), *specialists()]
         # Of one name the file's counts.
         renderer = Renderer(tokenizer, template, reversed(agents), recipe.agent)
+        # Data is read before weights are, but for prompts that a teacher must answer.
+        read = {"heldout": _read(recipe.heldout, renderer, recipe, tell) if recipe.heldout else Loaded()}
+        if recipe.teacher is None:
+            read["train"] = _read(recipe.data, renderer, recipe, tell)
         plan = {
             "recipe": recipe.outcome(),
             "data_sha256": hashes(recipe, base),
+            "folders_sha256": folder_hashes(recipe, base),
             "template_sha256": template.sha256,
             "tokenizer_sha256": tokenizer.sha256,
+            # With instructions, system prompt and date rendered.
+            "samples_sha256": {name: loaded.sha256 for name, loaded in read.items()},
+            "date": DATE.date().isoformat(),
+            "precision": f"{str(dtype).removeprefix('torch.')}{', base in 4 bits' if recipe.four_bit else ''}",
         }
         check_plan(recipe.out, plan, resumed=checkpoint is not None)
-        inputs = _inputs(recipe, base, renderer, dtype, tell)
+        frozen = load_base(base, dtype=dtype, four_bit=recipe.four_bit)
+        inputs = _inputs(recipe, plan, read, frozen, renderer=renderer, tell=tell)
     model = add_lora(
         inputs.base,
         recipe.rank,
@@ -102,9 +121,12 @@ def train(recipe: Recipe, base: Path, tell: Tell, *, resume: bool = False) -> Pa
         "base": base.name if recipe.base is None or Path(recipe.base).exists() else recipe.base,
         "base_family_id": family_of(tokenizer_file),
         "weights": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        "precision": f"{str(dtype).removeprefix('torch.')}{', base in 4 bits' if recipe.four_bit else ''}",
         "data": {"train": _of(inputs.train)} | ({"heldout": _of(inputs.heldout)} if recipe.heldout else {}),
-        "losses": {**losses, "train_log": [{"step": one["step"], "loss": one["loss"]} for one in log if "loss" in one]},
+        "losses": {
+            **losses,
+            "train_log": [{"step": one["step"], "loss": one["loss"]} for one in log if "loss" in one],
+            "unit": "nats a supervised token",
+        },
         "steps": {
             "planned": trainer.state.max_steps,
             "done": trainer.state.global_step,
@@ -117,24 +139,31 @@ def train(recipe: Recipe, base: Path, tell: Tell, *, resume: bool = False) -> Pa
 
 
 def _precision(recipe: Recipe) -> torch.dtype:
-    fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    # Where it is emulated it is slower than fp32, and coarser.
+    fast = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if recipe.precision == "bf16" or (recipe.precision == "auto" and fast) else torch.float32
 
 
-def _inputs(recipe: Recipe, base: Path, renderer: Renderer, dtype: torch.dtype, tell: Tell) -> _Inputs:
-    """Data is read before weights are, but for prompts that a teacher must answer."""
-    heldout = _read(recipe.heldout, renderer, recipe, tell) if recipe.heldout else Loaded()
+def _inputs(
+    recipe: Recipe,
+    plan: dict[str, Any],
+    read: dict[str, Loaded],
+    base: PreTrainedModel,
+    *,
+    renderer: Renderer,
+    tell: Tell,
+) -> _Inputs:
+    """What was read, or what a teacher answers to it: its answers are kept by all that they depend on."""
     if recipe.teacher is None:
-        loaded = _read(recipe.data, renderer, recipe, tell)
-        return _Inputs(loaded, heldout, load_base(base, dtype=dtype, four_bit=recipe.four_bit), None)
-    model = load_base(base, dtype=dtype, four_bit=recipe.four_bit)
+        return _Inputs(read["train"], read["heldout"], base, None)
     device = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     # The weights are the student's, too.
-    teacher = load_teacher(model, recipe.teacher).to(device)
-    key = hashlib.sha256(f"{hashes(recipe, base)} {recipe.agent} {recipe.max_tokens}".encode()).hexdigest()[:12]
+    teacher = load_teacher(base, recipe.teacher).to(device)
+    depends = {**plan, "recipe": [recipe.agent, recipe.max_tokens]}
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
     answers = recipe.out / f"answers-{key}.jsonl"
     answer_prompts(recipe.data, answers, teacher=teacher, renderer=renderer, max_tokens=recipe.max_tokens, tell=tell)
-    return _Inputs(_read(answers, renderer, recipe, tell), heldout, model, teacher)
+    return _Inputs(_read(answers, renderer, recipe, tell), read["heldout"], base, teacher)
 
 
 def _read(path: Path, renderer: Renderer, recipe: Recipe, tell: Tell) -> Loaded:
@@ -158,7 +187,7 @@ def _trainer(
     progress = Progress(tell, recipe.max_minutes)
     trainer = LoraTrainer(
         model=model,
-        args=_arguments(recipe, steps),
+        args=on_one_device(_arguments(recipe, steps), tell),
         train_dataset=PlannedRows(samples, order),
         eval_dataset=inputs.heldout.samples or None,
         data_collator=collate,

@@ -13,19 +13,21 @@ import torch
 from click.testing import CliRunner
 from peft import PeftModel
 
+from icarus_convert.write import convert_adapter
 from icarus_local.errors import AdapterError, IcarusError
 from icarus_local.text.tokenizer import Tokenizer
 from icarus_models.base import load_base
 from icarus_models.cli import main
 from icarus_models.data.shape import user
 from icarus_models.evaluation import evaluate as module
-from icarus_models.evaluation.adapters import ready, trained
+from icarus_models.evaluation.adapters import ordinary_gguf, ready, trained
 from icarus_models.evaluation.evaluate import Place, evaluate, read_scores
 from icarus_models.evaluation.items import Item, Scores, Task, with_score
 from icarus_models.evaluation.systems import SystemName, opened
 from icarus_models.reference import base_logits, ordinary_logits, two_stream_logits
 from icarus_models.specialists import specialist
 from icarus_models.training import train
+from tests.tiny import CHATML, tiny_llama
 
 from .conftest import Toy
 
@@ -188,6 +190,27 @@ def test_wrong_adapters_are_refused(toy: Toy) -> None:
         evaluate(task(), "base", icarus, place, quiet)
     with pytest.raises(AdapterError, match="cannot be read"):
         evaluate(task(), "lora", toy.folder, place, quiet)
+
+
+def test_an_icarus_file_is_no_ordinary_lora(toy: Toy) -> None:
+    place = Place(toy.base, toy.folder / "results")
+    icarus, lora = (train(toy.recipe(m, method=m, max_steps=1), toy.base, quiet) for m in ("icarus", "lora"))
+    of_icarus, of_lora = toy.folder / "coder.gguf", toy.folder / "ordinary.gguf"
+    convert_adapter(icarus, toy.base, of_icarus)
+    with pytest.raises(AdapterError, match=r"coder\.gguf is an ICaRus adapter"):
+        evaluate(task(), "lora", of_icarus, place, quiet)
+    convert_adapter(lora, toy.base, of_icarus, assume_icarus=True, force=True)
+    with pytest.raises(AdapterError, match=r"coder\.gguf is assumed to be an ICaRus adapter"):
+        evaluate(task(), "lora", of_icarus, place, quiet)
+    ordinary_gguf(lora, toy.base, of_lora)
+    assert evaluate(task(), "lora", of_lora, place, quiet).is_file()
+
+
+def test_an_evaluation_asks_the_same_on_every_day(tmp_path: Path, counting: Counting) -> None:
+    base = tiny_llama(tmp_path, name="dated", template="{{ strftime_now('%d %b %Y') }}" + CHATML).path
+    evaluate(task(1), "base", None, Place(base, tmp_path / "results"), quiet)
+    with closing(Tokenizer(base)) as tokenizer:
+        assert tokenizer.decode(counting.prompts[0]).startswith("26 Jul 2024")
 
 
 def test_the_command_asks_for_what_it_needs() -> None:

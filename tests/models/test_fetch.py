@@ -67,8 +67,8 @@ def fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FromFolder:
     ],
 )
 def test_forms_that_datasets_have(fetch: FromFolder, row: dict[str, Any], messages: list[Any]) -> None:
-    first = next(iter(row))
-    assert fetch(rows=[row, {**row, first: row[first] * 2}]).exit_code == 0
+    other = json.loads(json.dumps(row).replace("1+1", "1+2").replace("Add", "Sum"))
+    assert fetch(rows=[row, other]).exit_code == 0
     assert messages in written(fetch.out, "train") + written(fetch.out, "heldout")
 
 
@@ -109,6 +109,19 @@ def test_system_messages(fetch: FromFolder) -> None:
     assert not (fetch.out / "train.jsonl").exists()
     assert fetch("--without-system").exit_code == 0
     assert turns("0?", "yes") in written(fetch.out, "train") + written(fetch.out, "heldout")
+
+
+def test_what_is_held_out_is_not_asked_in_training(fetch: FromFolder) -> None:
+    rows = [{"prompt": f"{n}?{' ' * m}", "answer": f"{m}"} for n in range(6) for m in range(4)]
+    result = fetch("--heldout", "5", rows=rows)
+    assert result.exit_code == 0, result.output
+    train, heldout = written(fetch.out, "train"), written(fetch.out, "heldout")
+    assert len(heldout) == 5
+    asked = [{one[0]["content"].strip() for one in side} for side in (train, heldout)]
+    assert asked[0]
+    assert asked[0].isdisjoint(asked[1])
+    assert len(train) == 24 - 4 * len(asked[1])
+    assert "it asks what a held-out row asks" in result.output
 
 
 @pytest.mark.parametrize(

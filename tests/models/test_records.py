@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from icarus_local.chat.agents import Agent
 from icarus_local.errors import IcarusError
 from icarus_local.text.template import FALLBACK_SOURCE, ChatTemplate
-from icarus_models.records import Renderer, named, read_samples
+from icarus_models.records import Renderer, dated_template, named, read_samples
 
 CODER = Agent(name="coder", instruction="Reply as coder.")
 REVIEWER = Agent(name="reviewer", instruction="Reply as reviewer.")
@@ -100,6 +100,8 @@ BAD = {
     '{"prompt": "q", "answer": "  "}': "assistant without content",
     '{"prompt": "q"}': "must end with an answer",
     '{"prompt": "q", "answer": 3}': "assistant without content",
+    '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0.25}]}': "0.25",
+    '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": "0"}]}': "'0'",
     '{"prompt": "q", "answer": "long %s"}' % ("x" * 500): "over 400",
     '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "agent": "x", "content": "a"}]}': "no ans",
 }
@@ -162,3 +164,16 @@ def test_nothing_left_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\n")
     with pytest.raises(IcarusError, match="cannot be read"):
         read_samples(path, renderer("coder"), 10)
+
+
+def test_a_date_in_the_template_is_no_reason_for_other_ids() -> None:
+    tokenizer: Any = Bytes()
+    tokenizer.template_source = "{{ strftime_now('%d %b %Y') }}" + FALLBACK_SOURCE
+    assert text(dated_template(tokenizer).render([{"role": "user", "content": "q"}])).startswith("26 Jul 2024<user")
+
+
+def test_samples_are_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(TWO), encoding="utf-8")
+    found = {read_samples(path, renderer(speaker), 1000).sha256 for speaker in ("coder", "coder", "reviewer")}
+    assert len(found) == 2

@@ -53,10 +53,16 @@ def scores(folder: Path, task: str, system: str, agent: str, right: int, **other
     return path
 
 
-def run(folder: Path, base: float, trained: float) -> None:
-    (folder / "adapter").mkdir(parents=True)
-    losses = {"heldout_base": base, "heldout_trained": trained}
-    (folder / "adapter" / "icarus_run.json").write_text(json.dumps({"losses": losses}), encoding="utf-8")
+def run(folder: Path, base: float, trained: float, epochs: int = 1, stopped: bool = False, **others: Any) -> None:
+    (folder / "adapter").mkdir(parents=True, exist_ok=True)
+    facts = {
+        "recipe": {"method": folder.name.rpartition("-")[2], "epochs": epochs},
+        "data_sha256": {"train": "x"},
+        "losses": {"heldout_base": base, "heldout_trained": trained},
+        "steps": {"stopped_by_time": stopped},
+        **others,
+    }
+    (folder / "adapter" / "icarus_run.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 @pytest.fixture
@@ -115,6 +121,44 @@ def test_other_items_are_not_compared(page: Path) -> None:
     text = page.read_text("utf-8")
     assert "| coder | 200 | – | – | 50.0 [" in text, "base and ordinary LoRA answered others"
     assert "| math | 200 | 20.0 [" in text
+
+
+@pytest.mark.parametrize(
+    ("differs", "told"),
+    [
+        ({"epochs": 2}, "recipe.epochs"),
+        ({"data_sha256": {"train": "y"}}, "data_sha256.train"),
+        ({"stopped": True}, "steps.stopped_by_time"),
+    ],
+)
+def test_runs_that_differ_have_no_share_of_the_gain(page: Path, differs: dict[str, Any], told: str) -> None:
+    run(page.parent / "runs" / "coder-lora", 0.9, 0.7, **differs)
+    write_tables(page, page.parent / "results", page.parent / "runs")
+    assert f"| coder | 0.900 | 0.700 | 0.705 | – (not the same {told}) |" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("key", ["base_sha256", "llama_cpp", "icarus_local", "version"])
+def test_other_bases_and_programs_are_not_compared(page: Path, key: str) -> None:
+    newer = scores(page.parent / "results", "coder", "icarus", "coder", 100, **{key: "other"})
+    os.utime(newer, (2**31, 2**31))
+    write_tables(page, page.parent / "results", page.parent / "runs")
+    text = page.read_text("utf-8")
+    assert "| coder | 200 | – | – | 50.0 [" in text
+    assert "| math | 200 | 20.0 [" in text
+
+
+def test_what_answered_stands_above(page: Path) -> None:
+    folder = page.parent / "results"
+    of = {"base": "q8.gguf", "base_sha256": "ab" * 32, "llama_cpp": "0.3", "icarus_local": "0.1"}
+    for path in folder.iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **of}), encoding="utf-8")
+    write_tables(page, folder, page.parent / "runs")
+    same = "Answered by q8.gguf (SHA-256 abababababab…), icarus-local 0.1, llama-cpp-python 0.3.\n"
+    assert same in page.read_text("utf-8")
+    newer = scores(folder, "math", "base", "", 100, **{**of, "base": "q4.gguf", "base_sha256": "cd" * 32})
+    os.utime(newer, (2**31, 2**31))
+    write_tables(page, folder, page.parent / "runs")
+    assert "math: answered by q4.gguf (SHA-256 cdcdcdcdcdcd…)" in page.read_text("utf-8")
 
 
 def test_what_is_missing_is_told(page: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,21 @@ from safetensors.torch import load_file
 from icarus_convert.write import convert_adapter
 from icarus_local.engine.engine import Engine
 from icarus_local.errors import AdapterError, IcarusError
+from icarus_local.text.tokenizer import Tokenizer
+from icarus_models import training
 from icarus_models.base import load_base
+from icarus_models.batches import plan_rows
 from icarus_models.evaluation.adapters import ordinary_gguf
+from icarus_models.losses import LOSSES, mean_loss
 from icarus_models.recipe import TARGET_MODULES, Recipe
-from icarus_models.run_files import RUN_FILE
+from icarus_models.records import Renderer, dated_template, read_samples
+from icarus_models.reference import add_lora
+from icarus_models.run_files import RUN_FILE, write_json
+from icarus_models.specialists import specialists
+from icarus_models.trainer import on_one_device
 from icarus_models.training import train
+from tests.convert.hf_models import save
+from tests.tiny import Tiny, tiny_llama
 
 from .conftest import Toy
 
@@ -106,7 +117,9 @@ def test_resuming_gives_the_same_weights(toy: Toy, monkeypatch: pytest.MonkeyPat
         assert torch.equal(tensor, weights[name]), name
 
 
-def killed_at_the_first_checkpoint(recipe: Recipe, toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def killed_at_the_first_checkpoint(
+    recipe: Recipe, toy: Toy, monkeypatch: pytest.MonkeyPatch, base: Path | None = None
+) -> None:
     class KilledError(Exception):
         pass
 
@@ -116,7 +129,7 @@ def killed_at_the_first_checkpoint(recipe: Recipe, toy: Toy, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr("icarus_models.trainer.Progress.on_save", dies, raising=False)
         with pytest.raises(KilledError):
-            train(recipe, toy.base, quiet)
+            train(recipe, base or toy.base, quiet)
 
 
 def test_a_run_that_was_killed_while_it_wrote_goes_on(toy: Toy) -> None:
@@ -233,3 +246,86 @@ def test_early_stopping_goes_on_where_it_was(toy: Toy, monkeypatch: pytest.Monke
     assert facts(resumed)["steps"] == facts(whole)["steps"]
     for name, tensor in load_file(whole / WEIGHTS).items():
         assert torch.equal(tensor, load_file(resumed / WEIGHTS)[name]), name
+
+
+def test_a_run_goes_on_with_what_it_was_started_with_only(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at_the_first_checkpoint(toy.recipe(), toy, monkeypatch)
+    path = toy.folder / "run" / "plan.json"
+    plan = json.loads(path.read_text("utf-8"))
+    assert plan["date"] == "2024-07-26"
+
+    def refused(key: str) -> None:
+        with pytest.raises(IcarusError, match=f"another {key}; resume with the same"):
+            train(toy.recipe(), toy.base, quiet, resume=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_precision", lambda _: torch.bfloat16)
+        refused("precision")
+    with monkeypatch.context() as patch:
+        others = [agent.model_copy(update={"instruction": "Otherwise."}) for agent in specialists()]
+        patch.setattr(training, "specialists", lambda: others)
+        refused("samples_sha256.heldout, samples_sha256.train")
+    with pytest.raises(IcarusError, match=r"another recipe\.rank;"):
+        train(toy.recipe(rank=8), toy.base, quiet, resume=True)
+    # What earlier versions did not write.
+    for key in ("folders_sha256", "samples_sha256", "date", "precision"):
+        del plan[key]
+    write_json(path, plan)
+    assert facts(train(toy.recipe(), toy.base, quiet, resume=True))["steps"]["done"] == 12
+
+
+def test_a_folder_is_trained_on_for_its_own_gguf(toy: Toy, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(toy.folder / "hf", model=tiny.model)
+    other = tiny_llama(toy.folder, seed=1, name="other")
+    wider = tiny_llama(toy.folder, n_ff=96, name="wider")
+    for gguf, what in ((other.path, "norms"), (wider.path, "shapes")):
+        with pytest.raises(IcarusError, match=f"hf and .* are two models: their {what}.*icarus-convert base"):
+            train(toy.recipe(tokenizer_gguf=gguf), folder, quiet)
+    recipe = toy.recipe(tokenizer_gguf=toy.base)
+    killed_at_the_first_checkpoint(recipe, toy, monkeypatch, folder)
+    # Other weights with the same norms: the family does not tell them apart.
+    tiny_norms = {name: value for name, value in tiny.model.state_dict().items() if value.ndim == 1}
+    other.model.load_state_dict(tiny_norms, strict=False)
+    again = save(toy.folder / "again", model=other.model)
+    with pytest.raises(IcarusError, match=r"another folders_sha256\.base;"):
+        train(recipe, again, quiet, resume=True)
+    found = facts(train(recipe, folder, quiet, resume=True))
+    assert found["losses"]["heldout_trained"] < found["losses"]["heldout_base"]
+
+
+def test_several_processes_and_gpus_are_not_used(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import TrainingArguments
+
+    args = TrainingArguments(output_dir=str(toy.folder))
+    assert args.n_gpu <= 1
+    args._n_gpu = 2
+    told: list[str] = []
+    assert on_one_device(args, told.append).train_batch_size == args.per_device_train_batch_size
+    assert "the first of 2" in told[0]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(IcarusError, match=r"WORLD_SIZE is 2.*without torchrun"):
+        train(toy.recipe(), toy.base, quiet)
+    assert not (toy.folder / "run").exists()
+
+
+def test_bf16_is_not_emulated(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert training._precision(toy.recipe(precision="auto")) is torch.float32
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+    assert training._precision(toy.recipe(precision="auto")) is torch.bfloat16
+
+
+def test_a_steps_loss_is_nats_per_supervised_token(toy: Toy) -> None:
+    records = [{"prompt": f"q{i}", "answer": "ab" * (1 + 20 * (i % 3 == 0))} for i in range(7)]
+    toy.data.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    recipe = toy.recipe(learning_rate=1e-12, max_steps=10)
+    log = facts(train(recipe, toy.base, quiet))["losses"]["train_log"]
+    with closing(Tokenizer(toy.base)) as tokenizer:
+        renderer = Renderer(tokenizer, dated_template(tokenizer), specialists(), recipe.agent)
+        samples = read_samples(toy.data, renderer, recipe.max_tokens).samples
+    order = [samples[i] for (i,) in plan_rows([len(one.ids) for one in samples], recipe.batch, 10, recipe.seed)]
+    base = add_lora(load_base(toy.base), recipe.rank, recipe.alpha, recipe.seed)
+    wanted = [mean_loss(LOSSES["icarus"], base, rows) for rows in (order[:10], order[10:])]
+    assert [one["step"] for one in log] == [5, 10]
+    assert [one["loss"] for one in log] == pytest.approx(wanted, rel=1e-4)

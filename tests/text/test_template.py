@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icarus_local.errors import TemplateError
-from icarus_local.text.template import Answer, ChatTemplate
+from icarus_local.text.template import Answer, ChatTemplate, own_template
 from icarus_local.text.tokenizer import Tokenizer
 
 CONTROLS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<file_sep>"]
@@ -159,3 +160,10 @@ def test_whatever_a_person_types_adds_no_control_token(
 
 def test_end_of_turn(template: ChatTemplate, smollm2_tokenizer: Tokenizer) -> None:
     assert template.end_of_turn == smollm2_tokenizer.controls["<|im_end|>"]
+
+
+def test_a_template_is_told_the_date_that_is_given() -> None:
+    source = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    then = datetime.datetime(1999, 12, 31)
+    assert own_template(source, Words(), then).render([user("!")]) == plain("31 Dec 1999!")
+    assert own_template(source, Words()).render([user("!")]) == plain(f"{datetime.datetime.now():%d %b %Y}!")

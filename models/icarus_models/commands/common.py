@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 PATH = click.Path(path_type=Path)
 EXISTING = click.Path(exists=True, path_type=Path)
+# Of the specialists: where `specialists` trains and asks them, `eval` looks for them.
+RUNS = Path("runs/specialists")
+RESULTS = RUNS / "evaluation"
+DATA = Path("data/specialists")
+PAGE = Path("docs/accuracy.md")
 
 
 def tell(line: str) -> None:

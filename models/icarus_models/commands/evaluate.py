@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from icarus_local.errors import RequestError
-from icarus_models.commands.common import EXISTING, FILE, PATH, embedded, tell
+from icarus_models.commands.common import EXISTING, FILE, PAGE, PATH, RESULTS, RUNS, embedded, tell
 from icarus_models.evaluation.tasks import TASKS
 
 if TYPE_CHECKING:
     from icarus_models.evaluation.systems import SystemName
-
-RESULTS = Path("runs/evaluation")
 
 
 @click.command("eval")
@@ -27,8 +25,8 @@ RESULTS = Path("runs/evaluation")
 @click.option("--human-eval", type=FILE, help="HumanEval.jsonl.gz, for the task humaneval.")
 @click.option("--results", type=PATH, default=RESULTS, show_default=True, help="Folder of answers and scores.")
 @click.option("--table", is_flag=True, help="Write the tables of all that was scored, and evaluate nothing.")
-@click.option("--page", type=PATH, default=Path("docs/accuracy.md"), show_default=True, help="Where --table writes.")
-@click.option("--runs", type=PATH, default=Path("runs"), show_default=True, help="Where --table finds losses.")
+@click.option("--page", type=PATH, default=PAGE, show_default=True, help="Where --table writes.")
+@click.option("--runs", type=PATH, default=RUNS, show_default=True, help="Where --table finds losses.")
 def evaluate(
     *,
     task_name: str | None,

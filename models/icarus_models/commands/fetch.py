@@ -39,7 +39,8 @@ def fetch(
     """Write training data from a dataset of the Hugging Face Hub, or from a folder of files as it has them.
 
     Conversations are found in messages or conversations, questions and answers in prompt and answer, completion or
-    response, question and answer, instruction and output, input and output. source.json says what they came from.
+    response, question and answer, instruction and output, input and output. What a held-out row asks is asked by no row
+    for training. source.json says what they came from.
     """
     from icarus_models.data.build import Split
     from icarus_models.data.hub_dataset import Source, commit_of, draw
@@ -51,15 +52,15 @@ def fetch(
     columns = (question, answer) if question is not None and answer is not None else None
     commit = commit_of(Source(dataset, revision=revision))
     source = Source(dataset, config, split, commit, columns, without_system)
-    drawn = draw(source, train_size + heldout_size, seed)
+    drawn = draw(source, (train_size, heldout_size), seed)
     if drawn.left_out:
         tell(f"{dataset}: {named(sorted(drawn.left_out), what='row')}")
-    if len(drawn.records) <= heldout_size:
+    if not drawn.train:
         raise IcarusError(
-            f"{dataset}: only {len(drawn.records)} rows can be used, {heldout_size} of them to be held out",
+            f"{dataset}: only {len(drawn.heldout)} rows can be used, {heldout_size} of them to be held out",
             "Give a smaller --heldout, or another --split",
         )
     out.mkdir(parents=True, exist_ok=True)
     facts = {"dataset": dataset, "config": config, "split": split, "commit": commit, "seed": seed}
     write_json(out / "source.json", facts)
-    write_split(out, Split(drawn.records[heldout_size:], drawn.records[:heldout_size]))
+    write_split(out, Split(drawn.train, drawn.heldout))

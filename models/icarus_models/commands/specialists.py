@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from icarus_models.commands.common import EXISTING, FILE, PATH, embedded, tell
+from icarus_models.commands.common import DATA, EXISTING, FILE, PAGE, PATH, RUNS, embedded, tell
 from icarus_models.specialists import NAMES
 
 if TYPE_CHECKING:
+    from icarus_models.evaluation.items import Task
     from icarus_models.specialist_runs import Folders
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar="[NAME]...")
 @click.option("--base", type=FILE, help="GGUF base. [default: the embedded one]")
-@click.option("--data", type=PATH, default=Path("data/specialists"), show_default=True, help="Folder of the data.")
-@click.option("--runs", type=PATH, default=Path("runs/specialists"), show_default=True, help="Folder of the runs.")
-@click.option("--page", type=PATH, default=Path("docs/accuracy.md"), show_default=True, help="Where the tables go.")
+@click.option("--data", type=PATH, default=DATA, show_default=True, help="Folder of the data.")
+@click.option("--runs", type=PATH, default=RUNS, show_default=True, help="Folder of the runs.")
+@click.option("--page", type=PATH, default=PAGE, show_default=True, help="Where the tables go.")
 @click.option("--bfcl", type=EXISTING, help="bfcl-eval's wheel, for tools.")
 @click.option("--human-eval", type=FILE, help="HumanEval.jsonl.gz; without it that task is left out.")
 @click.option("--items", default=200, show_default=True, type=click.IntRange(1), help="Questions of a task.")
@@ -42,15 +43,18 @@ def specialists(
 
     NAMEs are all four where none is given. What is done is left alone: started again, it goes on.
     """
-    from icarus_models.specialist_runs import Folders, train_all
+    from icarus_models.specialist_runs import Folders, check_finished, train_all
 
     folders, chosen, file = Folders(data, runs, page), names or NAMES, base or embedded()
+    # What the evaluation will need is missed before hours of training, not after them.
+    tasks = _tasks(chosen, page, items, bfcl=bfcl, human_eval=human_eval) if with_evaluation else []
     if with_training:
         from icarus_models.commands.run import train_by
 
-        train_all(chosen, folders, str(file), lambda name: _make_data(name, folders, file, bfcl), train_by)
+        train_all(chosen, folders, file, lambda name: _make_data(name, folders, file, bfcl), train_by)
     if with_evaluation:
-        _evaluate(chosen, folders, file, items, bfcl=bfcl, human_eval=human_eval)
+        check_finished(chosen, folders, file)
+        _evaluate(chosen, folders, file, tasks)
 
 
 def _make_data(name: str, folders: Folders, base: Path, bfcl: Path | None) -> None:
@@ -73,19 +77,27 @@ def _make_data(name: str, folders: Folders, base: Path, bfcl: Path | None) -> No
     )
 
 
-def _evaluate(
-    names: tuple[str, ...], folders: Folders, base: Path, items: int, *, bfcl: Path | None, human_eval: Path | None
-) -> None:
+def _tasks(names: tuple[str, ...], page: Path, items: int, *, bfcl: Path | None, human_eval: Path | None) -> list[Task]:
+    from icarus_models.evaluation.table import read_page
+    from icarus_models.evaluation.tasks import TASKS, load_task, specialist_of
+
+    read_page(page)
+    wanted = [task for task in TASKS if specialist_of(task) in names]
+    return [
+        load_task(task, items, bfcl=bfcl, human_eval=human_eval)
+        for task in wanted
+        if task != "humaneval" or human_eval is not None
+    ]
+
+
+def _evaluate(names: tuple[str, ...], folders: Folders, base: Path, tasks: list[Task]) -> None:
     from icarus_models.evaluation.evaluate import Place, evaluate
     from icarus_models.evaluation.table import write_tables
-    from icarus_models.evaluation.tasks import MAIN, TASKS, load_task, specialist_of
+    from icarus_models.evaluation.tasks import MAIN, specialist_of
     from icarus_models.specialist_runs import cells
 
-    tasks = [task for task in TASKS if task != "humaneval" or human_eval is not None]
-    loaded = {
-        task: load_task(task, items, bfcl=bfcl, human_eval=human_eval) for task in tasks if specialist_of(task) in names
-    }
-    for cell in cells(names, tasks, specialist_of, MAIN):
+    loaded = {task.name: task for task in tasks}
+    for cell in cells(names, list(loaded), specialist_of, MAIN):
         adapter = folders.adapter(cell.name, cell.system) if cell.name else None
         evaluate(loaded[cell.task], cell.system, adapter, Place(base, folders.answers), tell)
         # After each: whoever looks sees how far it is.

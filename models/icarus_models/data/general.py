@@ -10,8 +10,8 @@ from typing import Any
 
 from icarus_local.chat.conversation import DEFAULT_SYSTEM, Conversation
 from icarus_local.errors import IcarusError
-from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
+from icarus_models.records import dated_template
 
 MAX_TOKENS = 64
 QUESTIONS = tuple(
@@ -102,7 +102,7 @@ def _ask_base(base: Path, questions: Sequence[str]) -> list[str]:
     from llama_cpp import Llama
 
     tokenizer = Tokenizer(base)
-    template = own_template(tokenizer.template_source, tokenizer)
+    template = dated_template(tokenizer)
     llama = Llama(model_path=str(base), n_ctx=512, verbose=False)
     result = []
     try:

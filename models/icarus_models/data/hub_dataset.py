@@ -49,9 +49,10 @@ class Source:
 
 @dataclass(slots=True)
 class Drawn:
-    """Records that differ, and the rows that were left out: `(row number, reason)`."""
+    """Records that differ, those held out ask what no other asks; and the rows left out: `(row number, reason)`."""
 
-    records: list[Record]
+    train: list[Record]
+    heldout: list[Record]
     left_out: list[tuple[int, str]]
 
 
@@ -74,26 +75,40 @@ def commit_of(source: Source) -> str | None:
     return str(commit)
 
 
-def draw(source: Source, n: int, seed: int) -> Drawn:
-    """At most `n` records of a dataset in a seeded order, no two alike. Rows that cannot be used are named.
+def draw(source: Source, sizes: tuple[int, int], seed: int) -> Drawn:
+    """Records of a dataset in a seeded order, at most `sizes` for training and held out; rows without use are named.
 
     Raises:
         IcarusError: `datasets` is missing, the dataset cannot be read, or none of the rows looked at can be used.
     """
-    found: dict[str, Record] = {}
+    n_train, n_heldout = sizes
+    train: dict[str, Record] = {}
+    heldout: dict[str, Record] = {}
+    questions: set[str] = set()
     left_out: list[tuple[int, str]] = []
     with _in_words(source):
         for number, row in _rows(source, seed):
             try:
                 record = {"messages": _messages(row, source)}
-                checked_messages(record)
+                question = _question(checked_messages(record))
+                key = repr(record)
+                if len(heldout) < n_heldout:
+                    heldout.setdefault(key, record)
+                    questions.add(question)
+                elif key not in heldout:
+                    if question in questions:
+                        raise ValueError("it asks what a held-out row asks")
+                    train.setdefault(key, record)
             except ValueError as error:
                 left_out.append((number, str(error)))
-            else:
-                found.setdefault(repr(record), record)
-            if len(found) == n:
+            if len(train) == n_train:
                 break
-    return Drawn(list(found.values()), left_out)
+    return Drawn(list(train.values()), list(heldout.values()), left_out)
+
+
+def _question(messages: list[Record]) -> str:
+    """What a conversation asks first, without case and white space that would hide that two ask the same."""
+    return " ".join(messages[0]["content"].casefold().split())
 
 
 def _rows(source: Source, seed: int) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -14,8 +14,16 @@ from icarus_convert.base import read_base
 from icarus_convert.find_source import read_source
 from icarus_convert.mapping import map_modules
 from icarus_convert.write import convert_adapter, write_adapter
-from icarus_local.engine.adapter_file import TRAINED_ORDINARY, Adapter, read_adapter
+from icarus_local.engine.adapter_file import (
+    KEY_ASSUMED,
+    KEY_TRAINED,
+    TRAINED_ICARUS,
+    TRAINED_ORDINARY,
+    Adapter,
+    read_adapter,
+)
 from icarus_local.errors import AdapterError
+from icarus_local.ggml.gguf import GgufFile
 from icarus_models.evaluation.systems import SystemName
 from icarus_models.run_files import RUN_FILE
 
@@ -81,7 +89,21 @@ def ready(system: SystemName, of: Trained | None, base: Path) -> Iterator[Adapte
         else:
             if of.path.is_dir():
                 ordinary_gguf(of.path, base, file)
+            else:
+                _check_ordinary(file)
             yield file
+
+
+def _check_ordinary(file: Path) -> None:
+    """Refuses a GGUF LoRA of ICaRus, for which llama.cpp computes another function; others' files say nothing."""
+    with GgufFile(file) as opened:
+        trained_as, assumed = opened.value(KEY_TRAINED), opened.value(KEY_ASSUMED)
+    if trained_as == TRAINED_ICARUS or assumed:
+        how = "is assumed to be" if assumed else "is"
+        raise AdapterError(
+            f"{file} {how} an ICaRus adapter, and the system lora is an ordinary LoRA",
+            "Give an ordinary one, or --system icarus",
+        )
 
 
 def ordinary_gguf(folder: Path, base: Path, out: Path) -> None:

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from icarus_local.errors import IcarusError
-from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
 from icarus_models.evaluation.adapters import ready, trained
 from icarus_models.evaluation.answers import Question, answer_all, facts, file_of
 from icarus_models.evaluation.items import SCORE, Task
 from icarus_models.evaluation.statistics import interval
 from icarus_models.evaluation.systems import System, SystemName, opened
-from icarus_models.records import Renderer
+from icarus_models.records import Renderer, dated_template
 from icarus_models.run_files import file_sha256, write_json
 from icarus_models.specialists import specialists
 
@@ -69,15 +68,14 @@ def evaluate(task: Task, system: SystemName, adapter: Path | None, place: Place,
     scored: list[dict[str, Any]] = [{"id": item.id, **task.score(item, answers[item.id])} for item in task.items]
     out = file.with_suffix(SCORES_SUFFIX)
     items_sha256 = hashlib.sha256("".join(question.sha256 for question in questions).encode()).hexdigest()
-    write_json(out, {**about, "items_sha256": items_sha256, "items": scored})
+    write_json(out, {**about, "base": place.base.name, "items_sha256": items_sha256, "items": scored})
     found = interval([one[SCORE] for one in scored])
     tell(f"{label}: {100 * found.mean:.1f} % right of {len(scored)} ({100 * found.low:.1f} to {100 * found.high:.1f})")
     return out
 
 
 def _questions(task: Task, tokenizer: Tokenizer) -> list[Question]:
-    template = own_template(tokenizer.template_source, tokenizer)
-    renderer = Renderer(tokenizer, template, [*specialists(), task.agent], task.agent.name)
+    renderer = Renderer(tokenizer, dated_template(tokenizer), [*specialists(), task.agent], task.agent.name)
     return [Question(item.id, renderer.prompt(item.messages), task.agent.max_tokens) for item in task.items]
 
 

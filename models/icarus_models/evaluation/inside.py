@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posix
 import resource
 import sys
 from types import CodeType
@@ -32,14 +33,20 @@ _FORBIDDEN = (
     "ctypes.",
     "pty.",
     "signal.pthread_kill",
+    "sqlite3.",
+    "resource.",
     "ftplib.",
     "http.",
     "urllib.",
     "smtplib.",
     "webbrowser.",
 )
+# What writes files by a C library, or makes special ones, without an audit event.
+_MODULES = ("_dbm", "_gdbm")
+_CALLS = ("mkfifo", "mknod")
 _PATHS = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.utime")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_MAX_FILES = 100  # that it makes, folders among them; their size is bounded, too
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 
 
@@ -60,7 +67,10 @@ def main() -> None:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (most, most))
     program: CodeType = compile(source.decode("utf-8", "replace"), "answer.py", "exec", dont_inherit=True)
-    sys.addaudithook(_guard(folder))
+    for module in (os, posix):
+        for name in _CALLS:
+            setattr(module, name, _refused)
+    sys.addaudithook(_Guard(folder))
     names: dict[str, Any] = {"__name__": "answer"}
     exec(program, names)
     os.write(pipe, password)
@@ -79,28 +89,52 @@ def _leave_the_network() -> None:
             libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
 
 
-def _guard(folder: str) -> Any:
-    inside = folder + os.sep
+def _refused(*_: Any, **__: Any) -> None:
+    raise PermissionError("special files are not for answers")
 
-    def allowed(path: object) -> bool:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return isinstance(path, int)  # a file that is open already
-        return (os.path.realpath(os.fsdecode(path)) + os.sep).startswith(inside)
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+class _Guard:
+    """The audit hook: refuses what reaches out of the process, or writes outside `folder`."""
+
+    def __init__(self, folder: str) -> None:
+        self._inside = folder + os.sep
+        self._made = 0
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
-            path, mode, flags = arguments
-            writes = bool(flags & _WRITING) or (isinstance(mode, str) and any(letter in mode for letter in "wax+"))
-            if writes and not allowed(path):
-                raise PermissionError(f"{path!r} is outside the folder")
+            self._opens(*arguments)
         elif event in _PATHS:
             paths = arguments[:2] if event == "os.rename" else arguments[:1]
-            if not all(map(allowed, paths)):
+            if not all(map(self._allowed, paths)):
                 raise PermissionError(f"{event} outside the folder")
+            if event == "os.mkdir":
+                self._count()
+        elif event == "import" and arguments[0] in _MODULES:
+            raise ImportError(f"{arguments[0]} is not for answers")
         elif event.startswith(_FORBIDDEN):
             raise PermissionError(f"{event} is not for answers")
 
-    return hook
+    def _opens(self, path: Any, mode: object, flags: int) -> None:
+        if isinstance(path, int):
+            return  # it is open already
+        # os.open, which has no mode, opens no folder: so no call begins at one (dir_fd), and a path means what it says.
+        if mode is None and os.path.isdir(path):
+            raise IsADirectoryError(f"{path!r} is a folder")
+        if flags & _WRITING or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
+            if not self._allowed(path):
+                raise PermissionError(f"{path!r} is outside the folder")
+            if not os.path.lexists(path):
+                self._count()
+
+    def _allowed(self, path: object) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return isinstance(path, int)  # a file that is open already
+        return (os.path.realpath(os.fsdecode(path)) + os.sep).startswith(self._inside)
+
+    def _count(self) -> None:
+        self._made += 1
+        if self._made > _MAX_FILES:
+            raise PermissionError(f"more than {_MAX_FILES} files")
 
 
 if __name__ == "__main__":

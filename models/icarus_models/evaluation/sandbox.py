@@ -1,6 +1,7 @@
 """Runs what a model wrote, in a process of its own: bounded in time, memory and files, without network or programs.
 
-It holds back the accidents of generated code, not someone who attacks the machine.
+It holds back the accidents of generated code, not someone who attacks the machine. macOS bounds no memory, and has no
+network of its own for it: there the audit hook alone keeps it from the network.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ _MEMORY = 512 << 20  # bytes
 _MAX_PROGRAM = 1 << 20  # characters
 
 
-def passes(program: str, seconds: float = 5.0) -> bool:
-    """Whether a program of Python runs to its end without an error within so much time, of a CPU and of the clock.
+def passes(program: str, seconds: int = 5, clock: float = 60.0) -> bool:
+    """Whether a program of Python runs to its end without an error.
+
+    Args:
+        seconds: of a CPU that it may take, the interpreter's start included: the same on a busy machine.
+        clock: seconds until it ends, busy or not.
 
     Raises:
         IcarusError: this system cannot bound a process.
@@ -46,7 +51,7 @@ def passes(program: str, seconds: float = 5.0) -> bool:
                         str(writer),
                         folder,
                         str(_MEMORY),
-                        str(int(seconds) + 1),
+                        str(seconds),
                     ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
@@ -59,7 +64,7 @@ def passes(program: str, seconds: float = 5.0) -> bool:
             finally:
                 os.close(writer)
             try:
-                process.communicate(f"{password}\n{program}".encode("utf-8", "replace"), timeout=seconds)
+                process.communicate(f"{password}\n{program}".encode("utf-8", "replace"), timeout=clock)
             except subprocess.TimeoutExpired:
                 return False
             finally:

