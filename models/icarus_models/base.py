@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from icarus_convert.base import read_base
-from icarus_local.errors import IcarusError, ModelFileError
+from icarus_local.errors import AdapterError, IcarusError, ModelFileError
 from icarus_local.paths import cache_dir
 from icarus_models.run_files import file_sha256
 
@@ -74,6 +75,21 @@ def check_same_model(folder: Path, gguf: Path) -> None:
 def sharing(model: PreTrainedModel) -> PreTrainedModel:
     """Another model over the very weights of `model`: PEFT changes the modules that it is given; these are copies."""
     return copy.deepcopy(model, memo={id(parameter): parameter for parameter in model.parameters()})
+
+
+def with_adapter(base: PreTrainedModel, folder: Path) -> PeftModel:
+    """A model of its own over the very weights of `base`, with the adapter of a PEFT folder; frozen, in eval mode.
+
+    Raises:
+        AdapterError: PEFT cannot load it over this base.
+    """
+    try:
+        model = PeftModel.from_pretrained(sharing(base), str(folder))
+    except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise AdapterError(f"{folder}: PEFT cannot load it over this base: {said}") from error
+    model.requires_grad_(False)
+    return model.eval()
 
 
 def _in_four_bits(dtype: torch.dtype) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from icarus_models.commands.bench import bench
 from icarus_models.commands.data import data
 from icarus_models.commands.evaluate import evaluate
 from icarus_models.commands.fetch import fetch
+from icarus_models.commands.loss import loss
 from icarus_models.commands.run import distill, run
 from icarus_models.commands.specialists import specialists
 
@@ -21,5 +22,5 @@ def main(debug: bool) -> None:
     """Train specialist agents that share one KV cache (ICaRus), and measure them."""
 
 
-for command in (data, fetch, run, distill, bench, evaluate, specialists):
+for command in (data, fetch, run, distill, bench, evaluate, loss, specialists):
     main.add_command(command)

@@ -8,28 +8,11 @@ from pathlib import Path
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 
-from icarus_local.errors import AdapterError, IcarusError
-from icarus_models.base import sharing
+from icarus_local.errors import IcarusError
 from icarus_models.records import Renderer, lines_of, messages_of, named, parsed
 from icarus_models.reference import cache_argument
-
-
-def load_teacher(base: PreTrainedModel, folder: Path) -> PeftModel:
-    """A model of its own over the very weights of `base`, with the adapter of a PEFT folder; frozen, in eval mode.
-
-    Raises:
-        AdapterError: PEFT cannot load it over this base.
-    """
-    try:
-        model = PeftModel.from_pretrained(sharing(base), str(folder))
-    except (ValueError, OSError, RuntimeError, KeyError, TypeError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise AdapterError(f"{folder}: PEFT cannot load it over this base: {said}") from error
-    model.requires_grad_(False)
-    return model.eval()
 
 
 def answer_prompts(

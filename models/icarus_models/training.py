@@ -20,8 +20,9 @@ from transformers import EarlyStoppingCallback, PreTrainedModel, PrinterCallback
 from icarus_local.chat.agents import read_agents_file
 from icarus_local.errors import IcarusError
 from icarus_local.text.tokenizer import Tokenizer
-from icarus_models.base import check_same_model, load_base
+from icarus_models.base import check_same_model, load_base, with_adapter
 from icarus_models.batches import plan_rows, rows_of_epoch
+from icarus_models.catalog import agents
 from icarus_models.checkpointing import checkpoint_layers
 from icarus_models.losses import LOSSES, collate, distillation_loss, ordinary_loss
 from icarus_models.model_card import share_text
@@ -31,8 +32,7 @@ from icarus_models.reference import add_lora
 from icarus_models.run_files import ADAPTER
 from icarus_models.run_folder import check_plan, checkpoint_of, family_of, finish
 from icarus_models.run_record import folder_hashes, hashes
-from icarus_models.specialists import specialists
-from icarus_models.teacher import answer_prompts, load_teacher
+from icarus_models.teacher import answer_prompts
 from icarus_models.trainer import LoraTrainer, PlannedRows, Progress, on_one_device
 
 Tell = Callable[[str], None]
@@ -70,9 +70,9 @@ def train(recipe: Recipe, base: Path, tell: Tell, *, resume: bool = False) -> Pa
         check_same_model(base, tokenizer_file)
     with closing(Tokenizer(tokenizer_file)) as tokenizer:
         template = dated_template(tokenizer)
-        agents = [*(read_agents_file(recipe.agents_file) if recipe.agents_file else []), *specialists()]
+        known = [*(read_agents_file(recipe.agents_file) if recipe.agents_file else []), *agents()]
         # Of one name the file's counts.
-        renderer = Renderer(tokenizer, template, reversed(agents), recipe.agent)
+        renderer = Renderer(tokenizer, template, reversed(known), recipe.agent)
         # Data is read before weights are, but for prompts that a teacher must answer.
         read = {"heldout": _read(recipe.heldout, renderer, recipe, tell) if recipe.heldout else Loaded()}
         if recipe.teacher is None:
@@ -158,7 +158,7 @@ def _inputs(
         return _Inputs(read["train"], read["heldout"], base, None)
     device = torch.device("cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu")
     # The weights are the student's, too.
-    teacher = load_teacher(base, recipe.teacher).to(device)
+    teacher = with_adapter(base, recipe.teacher).to(device)
     depends = {**plan, "recipe": [recipe.agent, recipe.max_tokens]}
     key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
     answers = recipe.out / f"answers-{key}.jsonl"

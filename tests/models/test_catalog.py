@@ -16,7 +16,7 @@ from icarus_models.cli import main
 
 
 def test_agents_and_bases() -> None:
-    assert [agent.name for agent in agents()] == ["coder", "reviewer"]
+    assert [agent.name for agent in agents()] == ["coder", "reviewer", "math", "tools"]
     for agent in agents():
         assert agent.instruction.count(".") == 1
         assert agent.sampling.temperature == 0

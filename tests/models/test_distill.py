@@ -11,10 +11,10 @@ import torch
 from icarus_local.errors import AdapterError, IcarusError
 from icarus_local.text.template import own_template
 from icarus_local.text.tokenizer import Tokenizer
-from icarus_models.base import load_base, sharing
+from icarus_models.base import load_base, sharing, with_adapter
 from icarus_models.records import Renderer
 from icarus_models.run_files import RUN_FILE
-from icarus_models.teacher import answer_prompts, load_teacher
+from icarus_models.teacher import answer_prompts
 from icarus_models.training import train
 
 from .conftest import Toy
@@ -56,7 +56,7 @@ def test_a_student_learns_what_its_teacher_says(toy: Toy, teacher: Path) -> None
 
 
 def test_answers_are_the_teachers_and_a_killed_run_goes_on(toy: Toy, teacher: Path) -> None:
-    model = load_teacher(load_base(toy.base), teacher)
+    model = with_adapter(load_base(toy.base), teacher)
     tokenizer = Tokenizer(toy.base)
     try:
         renderer = Renderer(tokenizer, own_template(tokenizer.template_source, tokenizer), [], "coder")
@@ -84,7 +84,7 @@ def test_teacher_and_student_share_the_bases_weights(toy: Toy, teacher: Path) ->
     base = load_base(toy.base)
     other = sharing(base)
     assert all(a is b for a, b in zip(base.parameters(), other.parameters(), strict=True))
-    model = load_teacher(base, teacher)
+    model = with_adapter(base, teacher)
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert not any("lora" in name for name, _ in base.named_parameters()), "the student's modules were changed"
 
@@ -93,6 +93,6 @@ def test_a_teacher_that_is_none_is_refused(toy: Toy) -> None:
     with pytest.raises(AdapterError, match="holds no adapter_model"):
         train(toy.recipe(teacher=toy.folder), toy.base, quiet)
     with pytest.raises(AdapterError, match="PEFT cannot load it"):
-        load_teacher(load_base(toy.base), toy.folder)
+        with_adapter(load_base(toy.base), toy.folder)
     with pytest.raises(IcarusError):
         train(toy.recipe(data=toy.folder / "absent.jsonl"), toy.base, quiet)

@@ -18,13 +18,13 @@ from icarus_local.text.tokenizer import Tokenizer
 from icarus_models import training
 from icarus_models.base import load_base
 from icarus_models.batches import plan_rows
+from icarus_models.catalog import agents
 from icarus_models.evaluation.adapters import ordinary_gguf
 from icarus_models.losses import LOSSES, mean_loss
 from icarus_models.recipe import TARGET_MODULES, Recipe
 from icarus_models.records import Renderer, dated_template, read_samples
 from icarus_models.reference import add_lora
 from icarus_models.run_files import RUN_FILE, write_json
-from icarus_models.specialists import specialists
 from icarus_models.trainer import on_one_device
 from icarus_models.training import train
 from tests.convert.hf_models import save
@@ -262,8 +262,8 @@ def test_a_run_goes_on_with_what_it_was_started_with_only(toy: Toy, monkeypatch:
         patch.setattr(training, "_precision", lambda _: torch.bfloat16)
         refused("precision")
     with monkeypatch.context() as patch:
-        others = [agent.model_copy(update={"instruction": "Otherwise."}) for agent in specialists()]
-        patch.setattr(training, "specialists", lambda: others)
+        others = [agent.model_copy(update={"instruction": "Otherwise."}) for agent in agents()]
+        patch.setattr(training, "agents", lambda: others)
         refused("samples_sha256.heldout, samples_sha256.train")
     with pytest.raises(IcarusError, match=r"another recipe\.rank;"):
         train(toy.recipe(rank=8), toy.base, quiet, resume=True)
@@ -322,7 +322,7 @@ def test_a_steps_loss_is_nats_per_supervised_token(toy: Toy) -> None:
     recipe = toy.recipe(learning_rate=1e-12, max_steps=10)
     log = facts(train(recipe, toy.base, quiet))["losses"]["train_log"]
     with closing(Tokenizer(toy.base)) as tokenizer:
-        renderer = Renderer(tokenizer, dated_template(tokenizer), specialists(), recipe.agent)
+        renderer = Renderer(tokenizer, dated_template(tokenizer), agents(), recipe.agent)
         samples = read_samples(toy.data, renderer, recipe.max_tokens).samples
     order = [samples[i] for (i,) in plan_rows([len(one.ids) for one in samples], recipe.batch, 10, recipe.seed)]
     base = add_lora(load_base(toy.base), recipe.rank, recipe.alpha, recipe.seed)

@@ -71,16 +71,16 @@ def write_data(
         IcarusError: what the data comes from is missing, or there is not enough of it.
     """
     from icarus_local.text.tokenizer import Tokenizer
+    from icarus_models.catalog import agents
     from icarus_models.data.build import Ingredients, build
     from icarus_models.data.general import answers
     from icarus_models.records import Renderer, dated_template
-    from icarus_models.specialists import specialists
 
     out.mkdir(parents=True, exist_ok=True)
     talk = answers(base, general)
     tokenizer = Tokenizer(base)
     try:
-        renderer = Renderer(tokenizer, dated_template(tokenizer), specialists(), agent)
+        renderer = Renderer(tokenizer, dated_template(tokenizer), agents(), agent)
         split = build(
             agent,
             Ingredients(talk, bfcl, pairs),

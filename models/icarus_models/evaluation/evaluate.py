@@ -12,6 +12,7 @@ from typing import Any
 
 from icarus_local.errors import IcarusError
 from icarus_local.text.tokenizer import Tokenizer
+from icarus_models.catalog import agents
 from icarus_models.evaluation.adapters import ready, trained
 from icarus_models.evaluation.answers import Question, answer_all, facts, file_of
 from icarus_models.evaluation.items import SCORE, Task
@@ -19,7 +20,6 @@ from icarus_models.evaluation.statistics import interval
 from icarus_models.evaluation.systems import System, SystemName, opened
 from icarus_models.records import Renderer, dated_template
 from icarus_models.run_files import file_sha256, write_json
-from icarus_models.specialists import specialists
 
 SCORES_SUFFIX = ".scores.json"
 
@@ -75,7 +75,7 @@ def evaluate(task: Task, system: SystemName, adapter: Path | None, place: Place,
 
 
 def _questions(task: Task, tokenizer: Tokenizer) -> list[Question]:
-    renderer = Renderer(tokenizer, dated_template(tokenizer), [*specialists(), task.agent], task.agent.name)
+    renderer = Renderer(tokenizer, dated_template(tokenizer), [*agents(), task.agent], task.agent.name)
     return [Question(item.id, renderer.prompt(item.messages), task.agent.max_tokens) for item in task.items]
 
 
