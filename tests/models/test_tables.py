@@ -105,6 +105,13 @@ def test_the_tables_say_what_was_scored(page: Path) -> None:
     assert page.read_text("utf-8") == text
 
 
+def test_where_the_ordinary_one_gained_nothing_there_is_no_share(page: Path) -> None:
+    run(page.parent / "runs" / "tools-lora", 0.9, 1.1)
+    run(page.parent / "runs" / "tools-icarus", 0.9, 1.2)
+    write_tables(page, page.parent / "results", page.parent / "runs")
+    assert "| tools | 0.900 | 1.100 | 1.200 | – (the ordinary one gained nothing) |" in page.read_text("utf-8")
+
+
 def test_of_one_cell_the_newest_counts(page: Path) -> None:
     newer = scores(page.parent / "results", "coder", "icarus", "coder", 100, key="a")
     os.utime(newer, (2**31, 2**31))

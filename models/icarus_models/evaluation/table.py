@@ -186,12 +186,17 @@ def _losses(runs: Path) -> str:
                 share = f"{_NONE} (not the same {', '.join(differ)})"
             elif len(losses) == 2:
                 gains = {method: base - of["heldout_trained"] for method, of in losses.items()}
-                kept = gains["icarus"] / gains["lora"] if gains["lora"] > 0 else float("nan")
-                share = f"{100 * kept:.1f} % {'✓' if kept >= _SHARE else '✗'}"
+                share = _kept(gains["icarus"], gains["lora"])
             yield (name, f"{base:.3f}", *shown, share)
 
     text = _rows(("specialist", "base", "ordinary LoRA", "ICaRus", "ICaRus's share of the gain"), rows())
     return text and f"Held-out loss, nats a supervised token (✓ from {100 * _SHARE:g} % on):\n\n{text}"
+
+
+def _kept(gain: float, ordinary: float) -> str:
+    if ordinary <= 0:
+        return f"{_NONE} (the ordinary one gained nothing)"
+    return f"{100 * gain / ordinary:.1f} % {'✓' if gain / ordinary >= _SHARE else '✗'}"
 
 
 def _run(folder: Path) -> dict[str, Any] | None:
