@@ -38,7 +38,7 @@ def test_what_is_nearer_to_the_command_line_wins(home: Path, tmp_path: Path) -> 
     assert {name: found.source for name, found in known.items()} == {
         "base": "the base model",
         "coder": str(own),
-        "reviewer": "the catalog",
+        **dict.fromkeys(("reviewer", "math", "tools"), "the catalog"),
         "poet": str(given),
     }
     assert known["poet"].agent.instruction == "Given."
@@ -58,7 +58,7 @@ def test_the_command_lists_them(home: Path, tmp_path: Path) -> None:
     assert "Rhyme." in shown.output
     assert "coder.gguf  (the catalog)" in shown.output
     listed = json.loads(CliRunner().invoke(main, ["agents", "--json"]).output)
-    assert [agent["name"] for agent in listed] == ["base", "coder", "reviewer"]
+    assert [agent["name"] for agent in listed] == ["base", "coder", "reviewer", "math", "tools"]
     broken = tmp_path / "broken.toml"
     broken.write_text("[[agents]]\nname = 1")
     failed = CliRunner().invoke(main, ["agents", "--agents-file", str(broken)])

@@ -123,6 +123,7 @@ def test_every_token_of_a_run_weighs_the_same() -> None:
     trainer: Any = object.__new__(LoraTrainer)
     trainer._loss, trainer._tokens_per_batch, trainer._precision = LOSSES["icarus"], 2.0, torch.float32
     trainer.args = SimpleNamespace(device=torch.device("cpu"))
+    trainer._batches = trainer._supervised = 0
     short, long = [SAMPLES[1]], [SAMPLES[0]]
     with torch.no_grad():
         for row in (short, long):
