@@ -327,8 +327,10 @@ def cost(texts: Iterable[str]) -> float:
     ids=["code", "lines", "paragraphs", "items", "one line"],
 )
 def test_an_addition_to_a_long_answer_costs_what_the_first_cost(opening: str, line: str) -> None:
+    # One line without an end is cleaned of control characters as a whole: six times as long, six times the cost.
+    bound = 4 if "\n" in line else 8
     # A busy machine may be slow once.
-    assert any(cost([opening, *([line] * 4_000)]) < 4 for _ in range(3))
+    assert any(cost([opening, *([line] * 4_000)]) < bound for _ in range(3))
 
 
 @pytest.mark.parametrize(
