@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from icarus_local.bench.machine import peak_rss_bytes
 from icarus_local.bench.script import Request
 from icarus_local.bench.system import N_WARM_UP, TurnTime, common_length, sampled
 from icarus_local.engine.adapter_file import read_adapter, read_rank
@@ -111,6 +112,11 @@ class Icarus:
     def kv_used_bytes(self) -> int:
         """Bytes of the cells in use at the fullest moment."""
         return self._most_used * self._engine.kv_bytes_per_token
+
+    @property
+    def rss_bytes(self) -> int | None:
+        """Of this process."""
+        return peak_rss_bytes()
 
     def close(self) -> None:
         """Frees the engine; may be called twice."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from icarus_local.bench.machine import peak_rss_bytes
 from icarus_local.bench.script import Request
 from icarus_local.bench.system import N_WARM_UP, TurnTime, common_length, sampled
 from icarus_local.chat.figures import counted
@@ -15,6 +16,23 @@ from icarus_local.engine.devices import check_memory, cpu
 from icarus_local.engine.oracle import LlamaContext, LlamaModel
 
 _N_CTX_STEP = 256  # cells of a context are a multiple of it
+
+
+def checked_cells(n_caches: int, n_ctx: int, kv_bytes_per_token: int) -> int:
+    """Cells that llama.cpp makes for caches of `n_ctx` tokens each, all together.
+
+    Raises:
+        IcarusError: they have no room in what memory is free.
+    """
+    cells = n_caches * -(-n_ctx // _N_CTX_STEP) * _N_CTX_STEP
+    # libllama would take what it can get, and the system then ends the process, or others.
+    check_memory(
+        cpu().buffer_type,
+        cells * kv_bytes_per_token,
+        f"a pool of {counted(n_caches, 'cache')} of {n_ctx} tokens",
+        "Give fewer --agents or a smaller --context, or leave this one out of --systems",
+    )
+    return cells
 
 
 @dataclass(slots=True, eq=False)
@@ -54,14 +72,7 @@ class LlamaPool:
         Raises:
             IcarusError: libllama refuses one of them, or the caches have no room in what memory is free.
         """
-        cells = n_contexts * -(-n_ctx // _N_CTX_STEP) * _N_CTX_STEP
-        # libllama would take what it can get, and the system then ends the process, or others.
-        check_memory(
-            cpu().buffer_type,
-            cells * kv_bytes_per_token,
-            f"a pool of {counted(n_contexts, 'cache')} of {n_ctx} tokens",
-            "Give fewer --agents or a smaller --context, or leave this one out of --systems",
-        )
+        checked_cells(n_contexts, n_ctx, kv_bytes_per_token)
         self._kv_bytes_per_token = kv_bytes_per_token
         self._most_used = 0
         self._marked: dict[int, list[int]] = {}
@@ -143,6 +154,11 @@ class LlamaPool:
     def kv_used_bytes(self) -> int:
         """Bytes of the cells in use at the fullest moment."""
         return self._most_used * self._kv_bytes_per_token
+
+    @property
+    def rss_bytes(self) -> int | None:
+        """Of this process."""
+        return peak_rss_bytes()
 
     def close(self) -> None:
         """Frees contexts and model; may be called twice."""

@@ -68,15 +68,19 @@ def largest_cache_bytes() -> int:
     return max((int(size[:-1]) << 10 for size in sizes if size.endswith("K")), default=32 << 20)
 
 
-def peak_rss_bytes() -> int | None:
-    """The most memory that this process has had resident, mapped weights included; None where the system is silent."""
-    status = Path("/proc/self/status")
+def peak_rss_bytes(pid: int | None = None) -> int | None:
+    """The most memory that a process has had resident, mapped weights included; None where the system is silent.
+
+    Args:
+        pid: of a process that runs; None for this one. Only Linux tells of others.
+    """
+    status = Path(f"/proc/{'self' if pid is None else pid}/status")
     if status.exists():
         # Not getrusage, whose maximum begins with that of the process that started this one.
         for line in status.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    if sys.platform == "win32":
+    if sys.platform == "win32" or pid is not None:
         return None
     import resource
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from icarus_local.bench.adapters import random_adapter, write_random_adapter
+from icarus_local.bench.llama_server import server_version
 from icarus_local.bench.load import MOST_OTHER_CORES, LoadMeter
 from icarus_local.bench.machine import code_sha256, describe, versions
 from icarus_local.bench.process import run_child
@@ -40,7 +41,7 @@ class Plan:
 
 
 @contextmanager
-def prepared(engine: Engine, agents: int, rank: int) -> Iterator[Setup]:
+def prepared(engine: Engine, agents: int, rank: int, llama_server: Path | None = None) -> Iterator[Setup]:
     """What all systems share: the engine's base and options, and files of `agents` random adapters.
 
     Raises:
@@ -63,6 +64,7 @@ def prepared(engine: Engine, agents: int, rank: int) -> Iterator[Setup]:
             repack=bool(base.placement.repacked),
             n_vocab=base.hp.n_vocab,
             kv_bytes_per_token=engine.kv_bytes_per_token,
+            llama_server=llama_server,
         )
 
 
@@ -75,6 +77,7 @@ def identity(setup: Setup, rank: int, workflows: dict[str, Workflow]) -> dict[st
         "cpu": machine["cpu"],
         "cores": machine["cores"],
         "versions": versions(),
+        "llama_server": None if setup.llama_server is None else server_version(setup.llama_server),
         "code": code_sha256(),
         "kv_type": setup.kv_type,
         "threads": setup.n_threads,

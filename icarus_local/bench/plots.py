@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LABELS = {"agents": "agents", "context": "tokens of context", "answer_tokens": "tokens of an answer"}
-_COLOURS = {"icarus": "#0072b2", "swap": "#d55e00", "separate": "#009e73", "separate_capped": "#cc79a7"}
-_MARKERS = {"icarus": "o", "swap": "s", "separate": "^", "separate_capped": "v"}
+_COLOURS = {
+    "icarus": "#0072b2",
+    "swap": "#d55e00",
+    "separate": "#009e73",
+    "separate_capped": "#cc79a7",
+    "llama_server": "#e69f00",
+}
+_MARKERS = {"icarus": "o", "swap": "s", "separate": "^", "separate_capped": "v", "llama_server": "D"}
 _LEAST_POINTS = 2
 _FORMATS = ("png", "svg")
 

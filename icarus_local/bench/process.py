@@ -18,6 +18,7 @@ from icarus_local.errors import EngineDiedError, IcarusError
 
 _CHILD = [sys.executable, "-m", "icarus_local.bench.workflow_child"]
 _ANSWER: TypeAdapter[Record | Failure] = TypeAdapter(Record | Failure)
+_ENDS_S = 5.0
 _END_OF_STDERR = 400  # characters of what a process that died said
 
 
@@ -42,7 +43,7 @@ def run_child(job: Job) -> Record:
         except ValidationError as error:
             raise EngineDiedError(
                 f"the process that measures {job.system} ended with status {status}: "
-                f"{_last_words(stderr) or 'it said nothing'}",
+                f"{last_words(stderr) or 'it said nothing'}",
                 "Where memory ran out, give fewer --agents or a smaller --context",
             ) from error
     if isinstance(answer, Failure):
@@ -57,6 +58,12 @@ def _started(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
+        # With its stdin it ends what it has started itself, too.
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_S)
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -65,6 +72,7 @@ def _started(stderr: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
                     pipe.close()
 
 
-def _last_words(stderr: IO[bytes]) -> str:
+def last_words(stderr: IO[bytes]) -> str:
+    """The end of what a process wrote."""
     stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - 4 * _END_OF_STDERR))
     return stderr.read().decode("utf-8", "replace").strip()[-_END_OF_STDERR:]

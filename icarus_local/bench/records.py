@@ -38,6 +38,7 @@ class Setup(_Record):
     Attributes:
         adapters: at least as many files as there are agents. kv_bytes_per_token: K and V of one token over all layers.
         repack: whether icarus repacks weights; llama.cpp has a rule of its own.
+        llama_server: the program, where it is measured too.
     """
 
     base: Path
@@ -47,6 +48,7 @@ class Setup(_Record):
     repack: bool
     n_vocab: int
     kv_bytes_per_token: int
+    llama_server: Path | None = None
 
 
 class Job(_Record):

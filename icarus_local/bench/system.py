@@ -13,7 +13,9 @@ import numpy.typing as npt
 from icarus_local.bench.script import Request
 
 ICARUS, SWAP, SEPARATE, SEPARATE_CAPPED = "icarus", "swap", "separate", "separate_capped"
-SYSTEMS = (ICARUS, SWAP, SEPARATE, SEPARATE_CAPPED)
+LLAMA_SERVER = "llama_server"
+IN_PROCESS = (ICARUS, SWAP, SEPARATE, SEPARATE_CAPPED)
+SYSTEMS = (*IN_PROCESS, LLAMA_SERVER)
 CAP = 2  # caches that separate_capped has room for
 N_WARM_UP = 64  # tokens that are encoded before anything counts
 
@@ -58,6 +60,10 @@ class System(Protocol):
     @property
     def kv_used_bytes(self) -> int:
         """Bytes of K and V that held something at the fullest moment."""
+
+    @property
+    def rss_bytes(self) -> int | None:
+        """The most memory that the process which serves has had resident; None where the system does not say."""
 
     def close(self) -> None:
         """Frees everything; may be called twice."""

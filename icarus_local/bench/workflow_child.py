@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any
 
 from icarus_local.bench.icarus_system import Icarus
+from icarus_local.bench.llama_server import LlamaServer, end_servers
 from icarus_local.bench.llama_system import LlamaPool
-from icarus_local.bench.machine import peak_rss_bytes
 from icarus_local.bench.records import Failure, Job, Record, Turned
 from icarus_local.bench.script import Script
-from icarus_local.bench.system import CAP, ICARUS, SEPARATE, SEPARATE_CAPPED, SWAP, System
+from icarus_local.bench.system import CAP, ICARUS, LLAMA_SERVER, SEPARATE, SEPARATE_CAPPED, SWAP, System
 from icarus_local.errors import IcarusError
 
 
@@ -24,8 +24,12 @@ def open_system(job: Job) -> System:
     shared: dict[str, Any] = {"kv_type": setup.kv_type, "n_threads": setup.n_threads}
     if job.system == ICARUS:
         return Icarus(setup.base, adapters, case.context, repack=setup.repack, **shared)
+    shared["kv_bytes_per_token"] = setup.kv_bytes_per_token
+    if job.system == LLAMA_SERVER:
+        assert setup.llama_server is not None
+        return LlamaServer(setup.llama_server, setup.base, adapters, case.context, **shared)
     room = {SWAP: 1, SEPARATE_CAPPED: min(CAP, case.agents), SEPARATE: case.agents}[job.system]
-    return LlamaPool(setup.base, adapters, case.context, room, kv_bytes_per_token=setup.kv_bytes_per_token, **shared)
+    return LlamaPool(setup.base, adapters, case.context, room, **shared)
 
 
 def measure(job: Job) -> Record:
@@ -57,7 +61,7 @@ def measure(job: Job) -> Record:
             turns=tuple(turns),
             kv_bytes=system.kv_bytes,
             kv_used_bytes=system.kv_used_bytes,
-            rss_bytes=peak_rss_bytes(),
+            rss_bytes=system.rss_bytes,
         )
     finally:
         system.close()
@@ -80,6 +84,7 @@ def _end_with_parent() -> None:
     # Not through sys.stdin: a thread that waits there holds a lock that the interpreter needs to end.
     while os.read(0, 1 << 12):
         pass
+    end_servers()
     os._exit(1)
 
 

@@ -19,7 +19,7 @@ from icarus_local.bench.records import Case
 from icarus_local.bench.report import table
 from icarus_local.bench.roofline import Roofline, roofline
 from icarus_local.bench.runs_file import RunsFile, read_report
-from icarus_local.bench.system import SYSTEMS
+from icarus_local.bench.system import IN_PROCESS, LLAMA_SERVER, SYSTEMS
 from icarus_local.bench.workflow import Workflow, read_workflow, shipped
 from icarus_local.cli.engine_options import EngineOptions
 from icarus_local.errors import RequestError
@@ -38,6 +38,7 @@ class WorkflowOptions:
     Attributes:
         names: of shipped workflows, or paths of one's own. systems: names with commas between them.
         turns_warm: the least number of warm turns. out: the file that is written, and gone on with.
+        llama_server: its program, where it is measured too.
     """
 
     names: tuple[str, ...]
@@ -45,7 +46,8 @@ class WorkflowOptions:
     contexts: tuple[int, ...]
     answer_tokens: tuple[int, ...]
     turns_warm: int | None
-    systems: str
+    systems: str | None
+    llama_server: Path | None
     repeats: int | None
     quick: bool
     rank: int
@@ -65,7 +67,7 @@ def run_bench_workflow(engine_options: EngineOptions, options: WorkflowOptions) 
         with _on_cpu(engine_options, _LEAST_CONTEXT).open() as engine:
             check(plan, engine.base.hp.n_vocab, engine.base.hp.n_ctx_train)
             most = max(case.agents for case in plan.cases)
-            setup = stack.enter_context(prepared(engine, most, options.rank))
+            setup = stack.enter_context(prepared(engine, most, options.rank, options.llama_server))
         machine = describe()
         known = identity(setup, options.rank, plan.workflows)
         file = stack.enter_context(RunsFile(options.out, known, machine))
@@ -107,15 +109,20 @@ def _plan(options: WorkflowOptions) -> Plan:
             contexts, warm = contexts or _QUICK_CONTEXTS.get(workflow.name, _QUICK_CONTEXT), warm or 1
         found += cases(workflow, agents, contexts, options.answer_tokens, warm)
     repeats = {w.name: options.repeats or (1 if options.quick else w.repeats) for w in workflows.values()}
-    return Plan(tuple(dict.fromkeys(found)), _systems(options.systems), workflows, repeats)
+    systems = _systems(options.systems, options.llama_server is not None)
+    return Plan(tuple(dict.fromkeys(found)), systems, workflows, repeats)
 
 
-def _systems(text: str) -> tuple[str, ...]:
+def _systems(text: str | None, with_server: bool) -> tuple[str, ...]:
+    if text is None:
+        return SYSTEMS if with_server else IN_PROCESS
     named = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in named if name not in SYSTEMS]
     if unknown or not named:
         what = f"there is no system {', '.join(unknown)}" if unknown else "no system was named"
         raise RequestError(what, f"There are {', '.join(SYSTEMS)}")
+    if LLAMA_SERVER in named and not with_server:
+        raise RequestError(f"{LLAMA_SERVER} is a program of its own", "Give its path with --llama-server")
     return named
 
 

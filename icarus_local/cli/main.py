@@ -173,9 +173,14 @@ def drafts(engine: EngineOptions, **options: Any) -> None:
 @click.option("--turns-warm", type=click.IntRange(min=1), help="Least number of turns after each agent's first.")
 @click.option(
     "--systems",
-    default="icarus,swap,separate,separate_capped",
-    show_default=True,
-    help="Which ones, with commas between them.",
+    help="Which ones, with commas between them.  [default: icarus,swap,separate,separate_capped, and llama_server "
+    "where its program is given]",
+)
+@click.option(
+    "--llama-server",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="PROGRAM",
+    help="Path of llama.cpp's llama-server, to measure it too.",
 )
 @click.option("--repeats", type=click.IntRange(1, 100), help="Of the whole; figures are medians over them.")
 @click.option("--quick", is_flag=True, help="Three agents, one round, one repeat: about ten minutes for all workflows.")
@@ -193,7 +198,8 @@ def workflow(engine: EngineOptions, **options: Any) -> None:
     NAME is rounds, react, reflexion, panel, or the path of a TOML file. What an option leaves open is the file's.
     Every system has a process of its own, the same base, adapters, threads and cache type, and the same tokens to say:
     swap is one llama.cpp context whose adapter is set for each turn, separate has one for each agent, separate_capped
-    has room for two. All are on the CPU; `--n-ctx` is what the contexts need.
+    has room for two; llama_server is llama.cpp's server, with a slot for each. All are on the CPU; `--n-ctx` is what
+    the contexts need.
     """
     from icarus_local.cli.bench_workflow import WorkflowOptions, run_bench_workflow
 

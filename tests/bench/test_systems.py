@@ -12,7 +12,7 @@ from icarus_local.bench.icarus_system import Icarus
 from icarus_local.bench.llama_system import LlamaPool
 from icarus_local.bench.records import Record, Setup
 from icarus_local.bench.script import Script
-from icarus_local.bench.system import SYSTEMS
+from icarus_local.bench.system import IN_PROCESS
 from icarus_local.bench.workflow_child import measure
 from icarus_local.engine.oracle import LlamaModel
 from icarus_local.errors import IcarusError
@@ -44,7 +44,7 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", IN_PROCESS)
 def test_agents_in_turn(setup: Setup, system: str) -> None:
     record = measure(job(setup, system, workflow()))
     assert (encoded(record, cold=True), encoded(record, cold=False)) == PLAIN[system]
@@ -56,7 +56,7 @@ def test_agents_in_turn(setup: Setup, system: str) -> None:
 
 
 def test_memory_of_k_and_v(setup: Setup) -> None:
-    per_token, records = setup.kv_bytes_per_token, {s: measure(job(setup, s, workflow())) for s in SYSTEMS}
+    per_token, records = setup.kv_bytes_per_token, {s: measure(job(setup, s, workflow())) for s in IN_PROCESS}
     set_aside = {system: record.kv_bytes // per_token for system, record in records.items()}
     assert set_aside == {"icarus": 512, "swap": 512, "separate": 3 * 512, "separate_capped": 2 * 512}
     used = {system: record.kv_used_bytes // per_token for system, record in records.items()}
@@ -79,7 +79,7 @@ def test_the_least_recently_used_cache_goes(setup: Setup) -> None:
 
 
 def test_one_agent_goes_on_where_it_was_in_every_system(setup: Setup) -> None:
-    for system in SYSTEMS:
+    for system in IN_PROCESS:
         record = measure(job(setup, system, workflow(agents=1)))
         assert encoded(record, cold=False) == 6 * [1 + 16]
 
@@ -88,7 +88,7 @@ PANEL = workflow({"hand_over": 4, "answer": 4}, at_once=True, question=8)
 PANEL_SHARED = CONTEXT - 2 * (8 + 3 * 8)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", IN_PROCESS)
 def test_agents_at_once(setup: Setup, system: str) -> None:
     record = measure(job(setup, system, PANEL))
     alone = PANEL_SHARED + 8 + 4
