@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,6 +29,8 @@ _N_UBATCH = 512  # rows, as of every other system
 _LOADS_S = 600.0  # the longest that loading may take
 _ENDS_S = 10.0
 _POLL_S = 0.05
+_HEALTH_S = 5.0
+_LIBRARIES = ("*.so*", "*.dylib", "*.dll")
 _running: list[subprocess.Popen[bytes]] = []
 
 
@@ -46,15 +49,18 @@ class _Completion(BaseModel):
 
 
 def server_version(program: Path) -> str:
-    """What tells one build of llama-server from another: what it says of itself, and a hash of its file (hex).
+    """What tells one build of llama-server from another: what it says of itself, and a hash (hex) of all that computes.
+
+    That is its file and the libraries beside it: the program of a build with shared ones only calls them.
 
     Raises:
         IcarusError: it cannot be run, or is something else.
     """
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, timeout=_LOADS_S, check=False)
-        with program.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        said = subprocess.run(
+            [program, "--version"], capture_output=True, timeout=_LOADS_S, check=False, env=_environment()
+        )
+        digest = _sha256(program.resolve())
     except (OSError, subprocess.TimeoutExpired) as error:
         raise IcarusError(
             f"{program} cannot be run: {error}", "Give --llama-server the path of llama-server"
@@ -64,6 +70,20 @@ def server_version(program: Path) -> str:
     if said.returncode != 0 or version is None:
         raise IcarusError(f"{program} does not say its version, as llama-server does", "Give another --llama-server")
     return f"{version.removeprefix('version:').strip()}, {digest[:16]}"
+
+
+def _sha256(program: Path) -> str:
+    libraries = {file.resolve() for pattern in _LIBRARIES for file in program.parent.glob(pattern)}
+    digest = hashlib.sha256()
+    for file in (program, *sorted(libraries)):
+        with file.open("rb") as content:
+            digest.update(f"{file.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _environment() -> dict[str, str]:
+    """Without the variables from which llama.cpp takes options that a command line leaves open."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
 
 
 def end_servers() -> None:
@@ -121,18 +141,20 @@ class LlamaServer:
             "--batch-size": _N_UBATCH,
             "--ubatch-size": _N_UBATCH,
             "--flash-attn": "on",
-            "--gpu-layers": 0,
+            "--device": "none",
             "--cache-ram": 0,
             "--host": "127.0.0.1",
             "--port": self._port,
         }
-        flags = ["--no-kv-unified", "--lora-init-without-apply", "--offline", "--no-webui"]
+        # All cells of a layer with a window are kept, as every other system does.
+        flags = ["--no-kv-unified", "--swa-full", "--lora-init-without-apply", "--offline", "--no-webui"]
         with ExitStack() as stack:
             # A file, not a pipe: one that is full while nobody reads would stop the process.
             self._log = stack.enter_context(TemporaryFile())
             command = [str(program), *(str(part) for pair in arguments.items() for part in pair), *flags]
-            self._process = stack.enter_context(_started(command, self._log))
+            # The server goes first, so that no request is waited for.
             self._threads = stack.enter_context(ThreadPoolExecutor(n_slots))
+            self._process = stack.enter_context(_started(command, self._log))
             self._wait()
             self._stack = stack.pop_all()
 
@@ -147,8 +169,8 @@ class LlamaServer:
             if self._process.poll() is not None:
                 raise self._died()
             try:
-                status, _ = self._ask("GET", "/health")
-            except OSError:  # it does not listen yet
+                status, _ = self._ask("GET", "/health", timeout=_HEALTH_S)
+            except (OSError, HTTPException):  # it does not listen yet
                 status = 0
             if status == 200:
                 return
@@ -224,7 +246,9 @@ class LlamaServer:
         try:
             status, answer = self._ask("POST", "/completion", json.dumps(body))
         except (OSError, HTTPException) as error:
-            if self._process.poll() is not None:
+            # Its connections are closed a little before it has ended.
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(1)
                 raise self._died() from error
             raise IcarusError(f"llama-server does not answer: {error}") from error
         if status != 200:
@@ -234,9 +258,9 @@ class LlamaServer:
         except ValidationError as error:
             raise IcarusError(f"llama-server answers in another form: {error}", "Give a newer one") from error
 
-    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+    def _ask(self, method: str, path: str, body: str | None = None, timeout: float | None = None) -> tuple[int, bytes]:
         # One for each request: the server closes those that rest.
-        with closing(HTTPConnection("127.0.0.1", self._port)) as connection:
+        with closing(HTTPConnection("127.0.0.1", self._port, timeout=timeout)) as connection:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
@@ -275,7 +299,7 @@ class LlamaServer:
 @contextmanager
 def _started(command: list[str], log: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment())
     except OSError as error:
         raise IcarusError(f"{command[0]} cannot be run: {error.strerror}") from error
     _running.append(process)

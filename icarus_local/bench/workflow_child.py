@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 from icarus_local.bench.icarus_system import Icarus
 from icarus_local.bench.llama_server import LlamaServer, end_servers
@@ -72,6 +73,7 @@ def main() -> None:
     answer: Record | Failure
     job = Job.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: _end())
     try:
         answer = measure(job)
     except IcarusError as error:
@@ -84,6 +86,10 @@ def _end_with_parent() -> None:
     # Not through sys.stdin: a thread that waits there holds a lock that the interpreter needs to end.
     while os.read(0, 1 << 12):
         pass
+    _end()
+
+
+def _end() -> NoReturn:
     end_servers()
     os._exit(1)
 

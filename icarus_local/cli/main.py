@@ -178,7 +178,7 @@ def drafts(engine: EngineOptions, **options: Any) -> None:
 )
 @click.option(
     "--llama-server",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True, path_type=Path),
     metavar="PROGRAM",
     help="Path of llama.cpp's llama-server, to measure it too.",
 )
@@ -196,10 +196,10 @@ def workflow(engine: EngineOptions, **options: Any) -> None:
     """Time agents that work in turn over one cache, and over llama.cpp's ways to serve them.
 
     NAME is rounds, react, reflexion, panel, or the path of a TOML file. What an option leaves open is the file's.
-    Every system has a process of its own, the same base, adapters, threads and cache type, and the same tokens to say:
-    swap is one llama.cpp context whose adapter is set for each turn, separate has one for each agent, separate_capped
-    has room for two; llama_server is llama.cpp's server, with a slot for each. All are on the CPU; `--n-ctx` is what
-    the contexts need.
+    Every system has a process of its own, the same base, adapters, threads and cache type, and the same tokens to say
+    (llama_server: as many): swap is one llama.cpp context whose adapter is set for each turn, separate has one for each
+    agent, separate_capped has room for two; llama_server is llama.cpp's server, with a slot for each. All are on the
+    CPU; `--n-ctx` is what the contexts need.
     """
     from icarus_local.cli.bench_workflow import WorkflowOptions, run_bench_workflow
 

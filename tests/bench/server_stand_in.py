@@ -65,9 +65,10 @@ def main() -> None:
         return
     if os.environ.get("SERVER_MODE") == "unable":
         sys.exit("error: unknown argument")
+    given = [name for name in os.environ if name.startswith("LLAMA_")]
     options = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
     with open(os.environ["SERVER_LOG"], "a", encoding="utf-8") as log:
-        log.write(json.dumps({"path": "", "pid": os.getpid(), "options": options}) + "\n")
+        log.write(json.dumps({"path": "", "pid": os.getpid(), "options": options, "environment": given}) + "\n")
     ThreadingHTTPServer((options["--host"], int(options["--port"])), Handler).serve_forever()
 
 

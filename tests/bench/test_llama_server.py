@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from icarus_local.bench import process
+from icarus_local.bench import llama_server, process
 from icarus_local.bench.llama_server import LlamaServer, server_version
 from icarus_local.bench.process import run_child
 from icarus_local.bench.records import Setup
@@ -75,8 +75,6 @@ def test_it_encodes_what_separate_caches_do(setup: Setup, program: Path, script:
     assert (ours.kv_bytes, ours.kv_used_bytes) == (separate.kv_bytes, separate.kv_used_bytes)
     for turn in ours.turns:
         assert 0 < turn.ttft_s < turn.latency_s
-    # The server's memory, not that of the process that asks it.
-    assert ours.rss_bytes is None or ours.rss_bytes != separate.rss_bytes
 
 
 def test_what_it_said_stands_in_the_conversation(setup: Setup, stand_in: Path, log: Log) -> None:
@@ -99,6 +97,13 @@ def test_what_it_said_stands_in_the_conversation(setup: Setup, stand_in: Path, l
                 assert entry["prompt"][: len(last)] == last
 
 
+def test_memory_is_the_server_s(setup: Setup, stand_in: Path, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    monkeypatch.setattr(llama_server, "peak_rss_bytes", lambda pid=None: asked.append(pid))
+    measure(job(with_server(setup, stand_in), LLAMA_SERVER, workflow(agents=1), warm_turns=1))
+    assert asked == [log()[0]["pid"]]
+
+
 def test_each_request_names_slot_and_adapter_and_all_options_are_the_others(
     setup: Setup, stand_in: Path, log: Log
 ) -> None:
@@ -108,7 +113,7 @@ def test_each_request_names_slot_and_adapter_and_all_options_are_the_others(
     assert options["--lora"].split(",") == list(map(str, setup.adapters))
     assert (options["--parallel"], options["--ctx-size"]) == ("3", str(3 * CONTEXT))
     assert (options["--threads"], options["--cache-type-k"], options["--cache-type-v"]) == ("1", "f16", "f16")
-    assert (options["--ubatch-size"], options["--flash-attn"]) == ("512", "on")
+    assert (options["--ubatch-size"], options["--flash-attn"], options["--device"]) == ("512", "on", "none")
     for request in requests:
         assert request["lora"] == [{"id": request["id_slot"], "scale": 1.0}]
         assert request["ignore_eos"]
@@ -137,18 +142,30 @@ def test_it_is_gone_when_the_run_is(setup: Setup, stand_in: Path, log: Log) -> N
     assert is_gone(log()[0]["pid"])
 
 
-def test_it_does_not_outlive_who_asked(setup: Setup, stand_in: Path, log: Log) -> None:
-    endless = job(with_server(setup, stand_in), LLAMA_SERVER, workflow(agents=1), warm_turns=10_000)
+def test_it_does_not_outlive_a_measuring_process_that_is_ended(setup: Setup, stand_in: Path, log: Log) -> None:
     with process._started(subprocess.DEVNULL) as child:  # type: ignore[arg-type]
-        assert child.stdin is not None
-        child.stdin.write(endless.model_dump_json().encode() + b"\n")
-        child.stdin.flush()
-        until = time.monotonic() + 60
-        while not (stand_in.parent / "requests.jsonl").exists() or len(log()) < 5:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until_it_works(child, setup, stand_in, log)
+        child.terminate()
+        assert child.wait(10) == 1
+    assert is_gone(log()[0]["pid"])
+
+
+def test_it_does_not_outlive_who_asked(setup: Setup, stand_in: Path, log: Log) -> None:
+    with process._started(subprocess.DEVNULL) as child:  # type: ignore[arg-type]
+        until_it_works(child, setup, stand_in, log)
     assert child.returncode == 1
     assert is_gone(log()[0]["pid"])
+
+
+def until_it_works(child: subprocess.Popen[bytes], setup: Setup, program: Path, log: Log) -> None:
+    endless = job(with_server(setup, program), LLAMA_SERVER, workflow(agents=1), warm_turns=10_000)
+    assert child.stdin is not None
+    child.stdin.write(endless.model_dump_json().encode() + b"\n")
+    child.stdin.flush()
+    until = time.monotonic() + 60
+    while not (program.parent / "requests.jsonl").exists() or len(log()) < 5:
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def is_gone(pid: int) -> bool:
@@ -182,6 +199,11 @@ def test_a_build_is_told_from_another(stand_in: Path, tmp_path: Path) -> None:
     assert version.startswith("1.2.3 (stand-in), ")
     stand_in.write_text(stand_in.read_text("utf-8") + "\n# another build\n", "utf-8")
     assert server_version(stand_in) != version
+    library = tmp_path / "libserver.so"
+    library.write_text("computes", "utf-8")
+    with_library = server_version(stand_in)
+    library.write_text("computes otherwise", "utf-8")
+    assert server_version(stand_in) != with_library != version
     for content, words in (("#!/bin/sh\necho no\n", "does not say its version"), ("no program", "cannot be run")):
         other = tmp_path / "other"
         other.write_text(content, "utf-8")
@@ -190,14 +212,26 @@ def test_a_build_is_told_from_another(stand_in: Path, tmp_path: Path) -> None:
             server_version(other)
 
 
+def test_options_from_the_environment_do_not_come_in(
+    setup: Setup, stand_in: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_API_PREFIX", "/elsewhere")
+    measure(job(with_server(setup, stand_in), LLAMA_SERVER, workflow(agents=1), warm_turns=1))
+    assert log()[0]["environment"] == []
+
+
 def command(*arguments: object) -> Any:
     return CliRunner().invoke(main, ["bench", "workflow", *map(str, arguments)])
 
 
-def test_the_command_measures_it_where_its_program_is_given(tiny: Tiny, stand_in: Path) -> None:
+def test_the_command_measures_it_where_its_program_is_given(
+    tiny: Tiny, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = ("rounds", "--base", tiny.path, "--threads", 1, "--answer-tokens", 4, "--rank", 8, "--agents", 2)
     small = (*small, "--context", 256, "--repeats", 1, "--turns-warm", 2, "--json")
-    result = command(*small, "--llama-server", stand_in)
+    # One in the current folder, not one of that name in PATH.
+    monkeypatch.chdir(stand_in.parent)
+    result = command(*small, "--llama-server", "llama-server")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert list(found["systems"]) == list(SYSTEMS)
