@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from icarus_local.bench.records import Case
 from icarus_local.bench.runs_file import read_report
 from icarus_local.bench.system import ICARUS
 
@@ -28,12 +29,10 @@ def generated() -> str:
 
 def _table(result: Mapping[str, Any]) -> str:
     systems = result["systems"]
-    answers = "" if result["answer_tokens"] is None else f", answers of {result['answer_tokens']}"
     turns, cold = systems[ICARUS]["turns"], systems[ICARUS]["cold"]["turns"]
-    agents = "1 agent" if result["agents"] == 1 else f"{result['agents']} agents"
+    case = Case.model_validate({key: result[key] for key in Case.model_fields})
     lines = [
-        f"**{result['workflow']}**, {agents}, {result['context']:,} tokens{answers}: "
-        f"{cold} first and {turns} warm turns\n",
+        f"**{case}**: {cold} first and {turns} warm turns\n",
         f"| | {' | '.join(_HEAD)} |",
         "|---" * (len(_HEAD) + 1) + "|",
     ]

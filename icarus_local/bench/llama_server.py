@@ -98,7 +98,7 @@ class LlamaServer:
     An agent's requests name its slot and its adapter, so that the server keeps the agent's K and V and encodes what is
     new. It cannot be made to say given ids: what it says stands in later prompts instead of what was to be said, as
     many tokens of it. The cache that it would keep in RAM beside its slots is off: with a slot for each agent nothing
-    is ever evicted, and copying every slot there at each turn would cost it time.
+    is ever evicted.
     """
 
     def __init__(
